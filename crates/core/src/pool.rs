@@ -36,7 +36,7 @@ mod sliced;
 #[cfg(feature = "std")]
 pub use adopted::{AdoptError, Buffers, LEAD, Region};
 pub use meta::{Head, PacketMeta};
-pub use sliced::SHORT;
+pub use sliced::{Lengths, SHORT};
 
 const UNIT: usize = 64;
 /// Slots that will be filled after this one, before the one whose memory is asked for.
@@ -322,8 +322,7 @@ impl Pool {
         let cut = cut.min(len);
         let (rest, new) = ((len - cut) as usize, len - cut + front.len() as u32);
         let mut meta = self.meta(id);
-        meta.original_len =
-            (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
+        meta.original_len = meta.original_len.saturating_add(front.len() as u32).saturating_sub(cut);
         let class = self.class(id.0).unwrap_or(OVERSIZE);
         let room = self.room(id.0, class);
         if HEADER + new as usize <= room && !self.retains() && !is_in_place(class) {

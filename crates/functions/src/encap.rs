@@ -99,8 +99,12 @@ impl Inner {
     /// Returns true if the outer packet may be fragmented where it is too long. IPv4 says so itself (RFC 2003
     /// §3.1, RFC 2473 §7.2); IPv6 packets that any link takes have to come through (RFC 2473 §7.1, RFC 4213
     /// §3.2.2).
-    fn may_be_cut(&self) -> bool {
-        if self.protocol == IPV6 { self.length <= LEAST_IPV6 } else { !self.whole }
+    fn may_be_cut(&self, elsewhere: i64) -> bool {
+        if self.protocol == IPV6 {
+            i64::from(self.length) + elsewhere <= i64::from(LEAST_IPV6)
+        } else {
+            !self.whole
+        }
     }
 
     /// The error for a tunnel that takes packets of so many bytes at once.
@@ -128,12 +132,19 @@ impl Tunnel {
     /// # Errors
     /// [`EncapError`] for a packet that does not fit, or is not IP.
     pub fn header(&self, packet: &[u8], ident: u32) -> Result<Outer, EncapError> {
+        self.header_of(packet, 0, ident)
+    }
+
+    /// The same for a packet that has `elsewhere` bytes beyond its own length, as in
+    /// [`Lengths`](slipstream_core::pool::Lengths).
+    pub(crate) fn header_of(&self, packet: &[u8], elsewhere: i64, ident: u32) -> Result<Outer, EncapError> {
         let inner = Inner::read(packet).ok_or(EncapError::NotIp)?;
+        let is_oversize = |mtu: u16, outer: i64| i64::from(inner.length) + elsewhere + outer > i64::from(mtu);
         match *self {
             Self::V4 { src, dst, mtu, ttl } => {
                 let total = u32::from(inner.length) + 20;
-                let oversize = total > u32::from(mtu);
-                if (oversize && !inner.may_be_cut()) || total > 0xffff {
+                let oversize = is_oversize(mtu, 20);
+                if (oversize && !inner.may_be_cut(elsewhere)) || total > 0xffff {
                     return Err(inner.too_big(mtu.saturating_sub(20)));
                 }
                 // RFC 2003 §3.1: an inner don't-fragment is the outer's too.
@@ -141,8 +152,8 @@ impl Tunnel {
                 Ok(Outer { bytes: ipv4(&inner, total as u16, ident, ttl, src, dst), len: 20, oversize })
             }
             Self::V6 { src, dst, mtu, hop_limit } => {
-                let oversize = u32::from(inner.length) + 40 > u32::from(mtu);
-                if oversize && !inner.may_be_cut() {
+                let oversize = is_oversize(mtu, 40);
+                if oversize && !inner.may_be_cut(elsewhere) {
                     return Err(inner.too_big(mtu.saturating_sub(40)));
                 }
                 Ok(Outer { bytes: ipv6(&inner, hop_limit, src, dst), len: 40, oversize })

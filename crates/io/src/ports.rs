@@ -241,7 +241,11 @@ impl CaptureStage {
         }
         for (train, frames) in batch.iter() {
             for frame in frames {
-                let meta = cx.pool.meta(frame.buf);
+                let mut meta = cx.pool.meta(frame.buf);
+                if cx.pool.is_sliced(frame.buf) {
+                    // A token that stands for no payload makes a packet longer than it was.
+                    meta.original_len = meta.original_len.max(frame.len);
+                }
                 let time = train.release.max(frame.arrival);
                 match (&self.failed, sink.packet(time, meta, cx.data(frame))) {
                     (None, Ok(())) => {

@@ -81,6 +81,9 @@ pub struct SliceConfig {
     pub rules: Rule,
     /// The policy for marked packets that can't be.
     pub marked: Marked,
+    /// Longest IP packet that the functions between take, in bytes, 68 to 65 535: a longer one goes whole,
+    /// and none is made longer than this by a token.
+    pub functions_mtu: u32,
     /// Longest IP packet that may leave the splicer, in bytes, 68 to 65 535.
     pub mtu: u32,
 }
@@ -162,8 +165,10 @@ impl SliceConfig {
             Marked::Remark(dscp) if dscp >= super::DSCP_SLICED => return Err(ConfigError::Remark(dscp)),
             _ => {}
         }
-        if !(68..=0xffff).contains(&self.mtu) {
-            return Err(ConfigError::Mtu(self.mtu));
+        for mtu in [self.functions_mtu, self.mtu] {
+            if !(68..=0xffff).contains(&mtu) {
+                return Err(ConfigError::Mtu(mtu));
+            }
         }
         if !(TAG_BITS..=MOST_TAG_BITS).contains(&self.tag_bits) {
             return Err(ConfigError::TagBits(self.tag_bits));

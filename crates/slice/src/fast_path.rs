@@ -138,8 +138,9 @@ impl Slicer {
     pub(super) fn cut_fast(&self, packet: &[u8]) -> Option<FastCut> {
         let head: &[u8; LEAST] = packet.first_chunk::<SHORT>()?.first_chunk()?;
         let headers = FastHeaders::read(head)?;
+        let too_long = usize::from(headers.start.length()) > self.functions_mtu;
         // To many: by an Ethernet group, or IPv4 from 224 on.
-        if headers.end != packet.len() || head[0] & 1 != 0 || head[30] >= 224 {
+        if headers.end != packet.len() || head[0] & 1 != 0 || head[30] >= 224 || too_long {
             return None;
         }
         let parked = self.parks((headers.end - headers.payload) as u32) as usize;

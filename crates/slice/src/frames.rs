@@ -230,8 +230,6 @@ impl Slicer {
                 if copied {
                     pool.free(frame.buf);
                 }
-                let longer = if cut.parked == 0 { TOKEN_LEN as u32 } else { 0 };
-                let meta = PacketMeta { original_len: meta.original_len.saturating_add(longer), ..meta };
                 frame.buf = pool.insert_sliced(meta, front, owner, token.0);
                 frame.len = front.len() as u32;
                 sliced(&cut, token)
@@ -355,10 +353,7 @@ impl Splicer {
         self.scratch.clear();
         self.scratch.extend_from_slice(packet.get(..at).unwrap_or_default());
         self.scratch.extend_from_slice(packet.get(layers.end..layers.end + trailer).unwrap_or_default());
-        let mut meta = pool.meta(frame.buf);
-        if payload == 0 {
-            meta.original_len = meta.original_len.saturating_sub(TOKEN_LEN as u32);
-        }
+        let meta = pool.meta(frame.buf);
         pool.free_spliced(frame.buf);
         if table.entry_bytes() > 0 {
             self.scratch.splice(at..at, table.payload(found.entry, parked.len).iter().copied());

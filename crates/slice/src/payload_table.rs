@@ -57,7 +57,7 @@ const AHEAD: usize = 8;
 
 /// Tokens without a payload take at most this part of the entries, and at least one.
 const EMPTY_PART: u32 = 4;
-/// Entries that are looked at for a free one, for such a token.
+/// Entries in a row that are looked at for a free one, for such a token.
 const EMPTY_LOOKS: u32 = 8;
 /// Time after which such a token gives its entry to another one, in ns.
 const EMPTY_AGE_NS: u64 = 1_000_000_000;
@@ -246,7 +246,12 @@ impl PayloadTable {
     #[cold]
     pub(super) fn place_empty(&mut self, now: Nanos) -> Option<Place> {
         let count = self.entries.len() as u32;
-        for _ in 0..EMPTY_LOOKS.min(count) {
+        for looks in 0..(2 * EMPTY_LOOKS).min(count) {
+            if looks == EMPTY_LOOKS {
+                // Here payloads wait that came one after another. The other half of the table is the one that
+                // the index is not in.
+                self.next_empty = (self.next + count / 2) % count;
+            }
             let at = self.next_empty;
             self.next_empty = if at + 1 < count { at + 1 } else { 0 };
             let entry = self.entries.get(at as usize)?;

@@ -6,7 +6,7 @@
 //! splicer could come upon it only once a function has taken something off the packet
 //! ([`hidden`](super::hidden)) is dropped.
 
-use slipstream_wire::{Headers, LinkType};
+use slipstream_wire::{Headers, LinkType, ip_end};
 
 use slipstream_core::pool::SHORT;
 use slipstream_core::time::Nanos;
@@ -35,11 +35,14 @@ pub enum Why {
     NoRoom,
     /// The next entry is in use.
     Full,
+    /// Longer than the functions between take ([`SliceConfig::functions_mtu`]): they have to see its length.
+    TooLong,
 }
 
 impl Why {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Small, Self::NotSelected, Self::Kind, Self::NoRoom, Self::Full];
+    pub const ALL: [Self; 6] =
+        [Self::Small, Self::NotSelected, Self::Kind, Self::NoRoom, Self::Full, Self::TooLong];
 
     /// Its name in reports.
     #[must_use]
@@ -50,6 +53,7 @@ impl Why {
             Self::Kind => "whole_kind",
             Self::NoRoom => "whole_no_room",
             Self::Full => "whole_full",
+            Self::TooLong => "whole_too_long",
         }
     }
 }
@@ -141,6 +145,8 @@ pub struct Slicer {
     /// Packets may take the fast path.
     fast: bool,
     pub(super) most: usize,
+    /// Longest IP packet that the functions between take.
+    pub(super) functions_mtu: usize,
     counters: SliceCounters,
     pub(super) scratch: Vec<u8>,
 }
@@ -161,6 +167,7 @@ impl Slicer {
             everything: config.rules.is_always(),
             whole_payloads: config.keep_bytes == 0 && config.amount == Amount::Share(1.0),
             fast: config.bind == Bind::Nothing,
+            functions_mtu: config.functions_mtu as usize,
             config: config.clone(),
             most,
             counters: SliceCounters::default(),
@@ -190,6 +197,13 @@ impl Slicer {
     #[inline(always)]
     pub(super) fn is_short(&self, len: usize) -> bool {
         len < self.config.threshold as usize
+    }
+
+    /// Returns true if an IP packet is longer than the functions between take.
+    #[inline]
+    fn is_too_long(&self, packet: &[u8], headers: &Headers) -> bool {
+        let end = ip_end(packet, headers);
+        end.saturating_sub(usize::from(headers.l3)) > self.functions_mtu
     }
 
     /// Returns true if a packet below the threshold, on such a link, can't be taken for a sliced one.
@@ -341,6 +355,8 @@ impl Slicer {
             Why::Full
         } else if packet.len() < self.config.threshold as usize {
             Why::Small
+        } else if self.is_too_long(packet, headers) {
+            Why::TooLong
         } else if !self.everything && !self.config.rules.matches(headers, wire_len) {
             Why::NotSelected
         } else {
@@ -415,7 +431,7 @@ impl Slicer {
             Marked::Remark(dscp) => return Decision::Remark(dscp),
             Marked::Drop => return Decision::Drop,
         };
-        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place_empty(now)?))) {
+        match self.empty_slice(table, packet, headers, now) {
             Some((cut, place)) => Decision::Cut(cut, place),
             None if genuine => Decision::Drop,
             None => Decision::Remark(otherwise),
@@ -435,10 +451,23 @@ impl Slicer {
         if self.config.marked != Marked::Slice {
             return Decision::Drop;
         }
-        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place_empty(now)?))) {
+        match self.empty_slice(table, packet, headers, now) {
             Some((cut, place)) => Decision::Cut(cut, place),
             None => Decision::Drop,
         }
+    }
+
+    /// The cut and the place of a packet that only gets a token; `None` where it can get none.
+    fn empty_slice(
+        &self,
+        table: &mut PayloadTable,
+        packet: &[u8],
+        headers: &Headers,
+        now: Nanos,
+    ) -> Option<(Cut, Place)> {
+        let fits = |cut: &Cut| cut.end - cut.l3 + TOKEN_LEN <= self.functions_mtu;
+        let cut = empty_cut(packet, headers).filter(fits)?;
+        Some((cut, table.place_empty(now)?))
     }
 
     #[inline]

@@ -87,6 +87,12 @@ pub const SLICE: StageType = StageType {
             "How long the functions have a packet on average, to reckon `entries` from",
         ),
         setting("threshold", Kind::Bytes(0, 65_535), Some("500"), "Shortest frame that is sliced"),
+        setting(
+            "mtu",
+            Kind::Bytes(68, 65_535),
+            Some("65535"),
+            "Longest IP packet that functions take: a longer one goes whole, none gets a token that makes it longer",
+        ),
         setting("rules", Kind::Rules, Some("any"), "Packets that are sliced"),
         setting(
             "keep_bytes",
@@ -284,6 +290,7 @@ fn of(settings: &Settings) -> SliceConfig {
             "drop" => Marked::Drop,
             _ => Marked::Slice,
         },
+        functions_mtu: settings.number("mtu") as u32,
         // `splice` has a setting for it.
         mtu: Settings::defaults(SPLICE.settings).number("mtu") as u32,
     }

@@ -69,6 +69,28 @@ impl SlicedSlot<'_> {
     }
 }
 
+/// Lengths of a packet whose payload may wait elsewhere, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// Its length on the wire, the waiting payload included, a token not.
+    pub wire: u32,
+    /// The most that its headers can tell of: what was on the wire, captured or not; of a sliced packet what
+    /// is here.
+    pub here: u32,
+    /// Bytes that the whole packet has beyond those that the headers tell of: the waiting payload less the
+    /// token that stands for it. -8 where a token stands for none.
+    pub elsewhere: i64,
+}
+
+impl Lengths {
+    /// Length of the whole packet whose header says `said` bytes.
+    #[inline]
+    #[must_use]
+    pub fn whole(&self, said: u32) -> u32 {
+        (i64::from(said) + self.elsewhere).clamp(0, i64::from(u32::MAX)) as u32
+    }
+}
+
 impl Pool {
     /// The slot of a whole packet of `len` bytes; `None` where it can't be sliced in its place: packets of a
     /// preloaded trace, those whose slot has no room behind them, and where a sibling may free the one while
@@ -239,6 +261,18 @@ impl Pool {
     #[must_use]
     pub fn is_sliced(&self, id: BufId) -> bool {
         self.class(id.0).is_some_and(is_sliced)
+    }
+
+    /// The lengths of a packet of which `len` bytes are here.
+    #[inline]
+    #[must_use]
+    pub fn lengths(&self, id: BufId, len: u32) -> Lengths {
+        let wire = self.meta(id).original_len;
+        if self.is_sliced(id) {
+            Lengths { wire, here: len, elsewhere: i64::from(wire) - i64::from(len) }
+        } else {
+            Lengths { wire, here: wire, elsewhere: 0 }
+        }
     }
 
     /// Gives back the place of a sliced packet that is whole again elsewhere.

@@ -6,7 +6,7 @@ use slipstream_wire::{Flags, FlowKey, NarrowKey, WideKey, classify, protocol};
 use crate::bytes::{be16, be32, put};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::packet::any_key_of;
-use slipstream_core::pool::{PacketMeta, Pool, TOKEN_LEN};
+use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::stage::Context;
 
 /// Bytes of an IPv6 fragment header.
@@ -49,12 +49,12 @@ impl Piece {
         };
         // A fragment has no payload that waits elsewhere, but may carry a token, which is none of the
         // datagram's bytes.
-        let token = if cx.pool.is_sliced(frame.buf) { TOKEN_LEN } else { 0 };
-        let packet_end = packet_end.checked_sub(token)?;
-        let len = packet_end.checked_sub(l4)?;
-        if packet_end > cx.pool.meta(frame.buf).original_len as usize {
+        let lengths = cx.pool.lengths(frame.buf, frame.len);
+        if packet_end > lengths.here as usize {
             return None;
         }
+        let packet_end = lengths.whole(packet_end as u32) as usize;
+        let len = packet_end.checked_sub(l4)?;
         let (start, last) =
             if six { (word & 0xfff8, word & 1 == 0) } else { ((word & 0x1fff) << 3, word & 0x2000 == 0) };
         if six && start == 0 {

@@ -7,7 +7,7 @@ use super::{ETHERNET, FunctionContext, Macs, Message, NewPacket, Router};
 use crate::bytes::be16;
 use crate::fragment;
 use slipstream_core::frame::Frame;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{Lengths, Pool};
 use slipstream_core::stage::{Context, DropReason, Verdict};
 
 /// Why a packet is not forwarded as it is.
@@ -46,8 +46,9 @@ pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
 }
 
 /// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is
-/// changed.
-pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
+/// changed. `on_wire` is what is left of the frame from the header on, and `elsewhere` what the packet has
+/// beyond its own length, as in [`Lengths`](slipstream_core::pool::Lengths).
+pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, elsewhere: i64, mtu: u32) -> Result<(), Stop> {
     let total = check_v4(ip, on_wire).ok_or(MALFORMED)?;
     let Some([_, _, _, _, _, _, fragment, _, lives, _, c0, c1, ..]) = ip.first_chunk_mut::<20>() else {
         return Err(MALFORMED);
@@ -55,8 +56,13 @@ pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), St
     if *lives < 2 {
         return Err(EXPIRED);
     }
-    if total > mtu {
-        return Err(if *fragment & DONT_FRAGMENT != 0 { too_big(mtu) } else { Stop::Fragment });
+    if i64::from(total) + elsewhere > i64::from(mtu) {
+        return Err(match elsewhere {
+            _ if *fragment & DONT_FRAGMENT != 0 => too_big(mtu),
+            0 => Stop::Fragment,
+            // A payload that waits elsewhere can't be cut, nor can a token.
+            _ => Stop::Drop(DropReason::TooBig, None),
+        });
     }
     *lives -= 1;
     [*c0, *c1] = ONE_LESS.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
@@ -64,13 +70,13 @@ pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), St
 }
 
 /// The same for an IPv6 packet.
-pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
+pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, elsewhere: i64, mtu: u32) -> Result<(), Stop> {
     let total = check_v6(ip, on_wire).ok_or(MALFORMED)?;
     let hops = ip.get_mut(7).ok_or(MALFORMED)?;
     if *hops < 2 {
         return Err(EXPIRED);
     }
-    if total > mtu {
+    if i64::from(total) + elsewhere > i64::from(mtu) {
         return Err(too_big(mtu));
     }
     *hops -= 1;
@@ -98,11 +104,11 @@ fn ready_fast(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> b
 }
 
 /// Takes one from the time to live, if this is the header of a packet that can go on as it is; else nothing
-/// is changed.
+/// is changed. All of what was on the wire has to fit, also what waits elsewhere of a sliced packet.
 #[inline(always)]
 fn one_less(ip: &mut [u8; 20], on_wire: u32, mtu: u32) -> bool {
     let total = u32::from(u16::from_be_bytes([ip[2], ip[3]]));
-    let fits = total >= 20 && total <= on_wire.min(mtu);
+    let fits = total >= 20 && total <= on_wire && on_wire <= mtu;
     if ip[0] != 0x45 || ip[8] < 2 || !fits || !is_right_ipv4(ip) {
         return false;
     }
@@ -121,12 +127,14 @@ impl Router {
         macs: Option<Macs>,
     ) -> Result<(), Stop> {
         let start = self.start();
-        let (meta, data) = fx.cx.pool.meta_and_data_mut(frame.buf, frame.len);
-        let Some((link, ip)) = data.split_at_mut_checked(start) else { return Err(MALFORMED) };
-        let on_wire = meta.original_len.saturating_sub(start as u32);
+        let Lengths { here, elsewhere, .. } = fx.cx.pool.lengths(frame.buf, frame.len);
+        let on_wire = here.saturating_sub(start as u32);
+        let Some((link, ip)) = fx.cx.data_mut(frame).split_at_mut_checked(start) else {
+            return Err(MALFORMED);
+        };
         match ip.first().map(|b| b >> 4) {
-            Some(4) => forward_v4(ip, on_wire, mtu)?,
-            Some(6) => forward_v6(ip, on_wire, mtu)?,
+            Some(4) => forward_v4(ip, on_wire, elsewhere, mtu)?,
+            Some(6) => forward_v6(ip, on_wire, elsewhere, mtu)?,
             _ => return Err(MALFORMED),
         }
         if let Some(macs) = macs {

@@ -211,8 +211,8 @@ impl BalancerStage {
         let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
         let Some(tunnel) = tunnels.get(backend as usize) else { return Verdict::drop(DropReason::NoBackend) };
         self.ident = self.ident.wrapping_add(self.ident_step);
-        let packet = ip_packet(fx.cx, frame);
-        match tunnel.header(packet, self.ident) {
+        let (packet, lengths) = (ip_packet(fx.cx, frame), fx.cx.pool.lengths(frame.buf, frame.len));
+        match tunnel.header_of(packet, lengths.elsewhere, self.ident) {
             Ok(outer) => {
                 let l3 = u32::from(frame.info.l3());
                 let mut front = [0u8; 128];
@@ -255,7 +255,12 @@ impl BalancerStage {
         start: usize,
     ) -> Verdict {
         let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
-        let on_wire = fx.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let lengths = fx.cx.pool.lengths(frame.buf, frame.len);
+        if lengths.elsewhere != 0 {
+            // A payload that waits elsewhere can't be cut, nor can a token.
+            return Verdict::drop(DropReason::TooBig);
+        }
+        let on_wire = lengths.here.saturating_sub(start as u32);
         let packet = fx.cx.data(frame).get(start..).unwrap_or_default();
         let parts = tunnels.get(backend as usize).and_then(|t| t.fragments(packet, on_wire, self.ident));
         let Some(made) = parts.and_then(|parts| fragment::frames(fx.cx, frame, start, parts)) else {

@@ -135,12 +135,18 @@ fn one_way_nothing_is_told() {
     let sliced = Some(Mark { owner: 0, token: 9 });
     let (arrival, time) = (Nanos(0), Nanos(0));
     let data = b"headers";
-    sender.send(&Outgoing { data, original_len: 900, interface: 0, link: 1, arrival, time, sliced });
+    // The second has a token that stands for no payload: nobody there knows of one.
+    for original_len in [900, 3] {
+        sender.send(&Outgoing { data, original_len, interface: 0, link: 1, arrival, time, sliced });
+    }
     sender.flush();
     let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
     receiver.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap();
-    let frame = arrivals.frames.first().unwrap();
-    assert_eq!((pool.data(frame.buf, frame.len), pool.is_sliced(frame.buf)), (&data[..], false));
+    assert_eq!(arrivals.frames.len(), 2);
+    for (frame, original_len) in arrivals.frames.iter().zip([900, data.len() as u32]) {
+        assert_eq!((pool.data(frame.buf, frame.len), pool.is_sliced(frame.buf)), (&data[..], false));
+        assert_eq!(pool.meta(frame.buf).original_len, original_len);
+    }
 }
 
 #[test]

@@ -117,8 +117,11 @@ impl Receiver {
             let mark = self.mark(&record)?;
             let len = record.len - if record.interface & SLICED != 0 { MARK as u32 } else { 0 };
             let interface = self.interface(record.interface & !SLICED, record.link)?;
-            let meta = PacketMeta { original_len: record.original_len, interface, time: Nanos(record.time) };
             let whose = mark.and_then(|mark| Some((self.owner_here(mark.owner)?, mark.token)));
+            // A token that stands for no payload is told apart only while its packet is known as sliced.
+            let least = if mark.is_some() && whose.is_none() { len } else { 0 };
+            let original_len = record.original_len.max(least);
+            let meta = PacketMeta { original_len, interface, time: Nanos(record.time) };
             let fill = |to: &mut [u8]| self.consumer.read(0, to);
             let buf = match whose {
                 Some((owner, token)) => pool.insert_sliced_with(meta, len as usize, (owner, token), fill),

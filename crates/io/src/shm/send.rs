@@ -96,12 +96,16 @@ impl Sender {
         }
         // A port that nothing comes back by asks about nothing.
         let mark = frame.sliced.filter(|_| self.parked.is_some()).map(Mark::to_bytes);
+        let here = frame.data.len() as u32;
+        // A token that stands for no payload makes a packet longer than it was, which only its mark tells.
+        let tells_length = frame.sliced.is_none() || mark.is_some();
+        let least = if tells_length { 0 } else { here };
         let data = [frame.data, mark.as_ref().map_or(&[][..], |mark| mark)];
         let len = frame.data.len() + data[1].len();
         self.longest = self.longest.max(len);
         let record = Record {
             len: len as u32,
-            original_len: frame.original_len,
+            original_len: frame.original_len.max(least),
             interface: frame.interface | if mark.is_some() { SLICED } else { 0 },
             link: frame.link,
             arrival: frame.arrival.0,

@@ -270,7 +270,7 @@ proptest! {
                     let mut whole = vec![n as u8; front];
                     let (buf, _) = pool.replace_front(BufId(id), data.len() as u32, cut, &whole);
                     whole.extend_from_slice(&data[cut as usize..]);
-                    let original_len = meta.original_len - cut.min(meta.original_len) + front as u32;
+                    let original_len = (meta.original_len + front as u32).saturating_sub(cut);
                     Some((buf, whole, PacketMeta { original_len, ..meta }, came.filter(|_| buf.0 == id)))
                 }
                 (Step::Copy, Some(at)) => {

@@ -116,7 +116,7 @@ proptest! {
                     let (id, len) = pool.replace_front(BufId(id), data.len() as u32, cut, &whole);
                     whole.extend_from_slice(&data[cut as usize..]);
                     assert_eq!(len as usize, whole.len());
-                    (id, whole, original - cut.min(original) + front as u32)
+                    (id, whole, (original + front as u32).saturating_sub(cut))
                 }),
                 Step::Copy { which } => at(which, &ids).map(|at| {
                     let (data, original) = &twin[&ids[at]];

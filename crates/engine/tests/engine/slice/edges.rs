@@ -170,6 +170,32 @@ fn marked_packets_are_remarked_or_dropped_where_the_policy_says_so() {
     assert_eq!((done, tight), (Sliced::Remarked, with_tos(udp(100), 1)));
 }
 
+/// What functions could not pass on is not made longer, and what they have to answer goes whole.
+#[test]
+fn the_mtu_of_functions_bounds_slices_and_tokens() {
+    let at_mtu = |mtu| Pair::new(&SliceConfig { functions_mtu: mtu, ..config() });
+    // On the fast path and on the general one.
+    let tagged = Spec { tags: vec![7], ..Spec::plain(false, true) };
+    for spec in [Spec::plain(false, true), Spec::plain(true, true), tagged] {
+        let frame = Spec { payload: 1000, ..spec }.build();
+        let ip = frame.len() as u32 - u32::from(classify(ETHERNET, &frame).unwrap().l3);
+        assert_eq!(whole(&mut at_mtu(ip - 1), &frame), Why::TooLong);
+        let mut pair = at_mtu(ip);
+        let out = sliced(&mut pair, &frame);
+        assert_eq!(spliced(&mut pair, &out), frame);
+    }
+    let short = with_tos(udp(100), 0xfc);
+    let ip = short.len() as u32 - 14;
+    let slice = |mtu, frame: &[u8]| {
+        let config = SliceConfig { functions_mtu: mtu, threshold: 500, ..config() };
+        Pair::new(&config).slice(ETHERNET, frame, 0)
+    };
+    assert!(matches!(slice(ip + 8, &short).0, Sliced::Empty { .. }));
+    for mtu in [ip + 7, ip, ip - 1] {
+        assert_eq!(slice(mtu, &short), (Sliced::Remarked, with_tos(udp(100), 0)));
+    }
+}
+
 #[test]
 fn the_function_changes_the_dscp_and_its_value_wins() {
     let mut pair = Pair::new(&config());

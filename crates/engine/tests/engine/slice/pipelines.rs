@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use slipstream::io::capture::CaptureReader;
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, Interface, WriterOptions};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::{Driver, RunReport};
-use slipstream_wire::checksum::{Verdict, verify_ip, verify_transport};
-use slipstream_wire::{LinkType, classify};
+use slipstream_wire::checksum::{Verdict, fill_ip, verify_ip, verify_transport};
+use slipstream_wire::{LinkType, classify, ip_end};
 
 pub(crate) fn run(graph: &str, directory: &Path) -> RunReport {
     let plan = Plan::from_graph(graph, None, None, directory).unwrap_or_else(|e| panic!("{graph}\n{e}"));
@@ -98,8 +98,28 @@ fn graph(source: &str, function: &str, slice: Option<&str>, file: &str) -> Strin
     }
 }
 
-/// A copy of up to `most` Ethernet frames of a capture, those to one station addressed to the router.
-fn addressed(from: &Path, to: &Path, most: usize) {
+/// Gives a packet that is wholly there DSCP 63, which marks sliced ones.
+fn mark(frame: &mut [u8]) {
+    let Ok(headers) = classify(LinkType::Ethernet, frame) else { return };
+    if !(usize::from(headers.l4) + 1..=frame.len()).contains(&ip_end(frame, &headers)) {
+        return;
+    }
+    match frame.get_mut(usize::from(headers.l3)..).and_then(<[u8]>::first_chunk_mut) {
+        Some([version, tos]) if *version >> 4 == 6 => {
+            *version |= 0x0f;
+            *tos |= 0xc0;
+        }
+        Some([_, tos]) => {
+            *tos |= 0xfc;
+            fill_ip(frame, &headers);
+        }
+        None => {}
+    }
+}
+
+/// A copy of up to `most` Ethernet frames of a capture, those to one station addressed to the router; one in
+/// `marked` has DSCP 63.
+fn addressed(from: &Path, to: &Path, most: usize, marked: usize) {
     let mut reader = CaptureReader::open(from).unwrap();
     let mut file = Vec::new();
     for word in [0xa1b2_3c4d_u32, 2 | 4 << 16, 0, 0, 262_144, 1] {
@@ -114,6 +134,9 @@ fn addressed(from: &Path, to: &Path, most: usize) {
         if data[0] & 1 == 0 {
             data[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
         }
+        if written % marked == marked - 1 {
+            mark(&mut data);
+        }
         let (seconds, ns) = (record.time.0 / 1_000_000_000, record.time.0 % 1_000_000_000);
         for word in [seconds as u32, ns as u32, data.len() as u32, record.original_len] {
             file.extend(word.to_le_bytes());
@@ -125,9 +148,9 @@ fn addressed(from: &Path, to: &Path, most: usize) {
 }
 
 /// Made traffic, addressed to the router.
-fn made(directory: &Path, traffic: &str) -> String {
+fn made(directory: &Path, traffic: &str, marked: usize) -> String {
     run(&format!("in :: synth(traffic=\"{traffic}\") -> out :: pcap(path=made.pcap)"), directory);
-    addressed(&directory.join("made.pcap"), &directory.join("in.pcap"), usize::MAX);
+    addressed(&directory.join("made.pcap"), &directory.join("in.pcap"), usize::MAX, marked);
     format!("in :: pcap(path=\"{}\")", directory.join("in.pcap").display())
 }
 
@@ -174,7 +197,14 @@ fn compare(source: &str, wants_sliced: u64) {
 #[test]
 fn made_traffic_comes_out_as_from_the_functions_alone() {
     let directory = tempfile::tempdir().unwrap();
-    compare(&made(directory.path(), TRAFFIC), 1500);
+    compare(&made(directory.path(), TRAFFIC, usize::MAX), 1500);
+}
+
+/// A token that stands for no payload is no byte of the packet, to whatever function.
+#[test]
+fn packets_that_come_with_the_mark_come_out_as_from_the_functions_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    compare(&made(directory.path(), TRAFFIC, 3), 1500);
 }
 
 #[test]
@@ -183,7 +213,7 @@ fn captured_traffic_comes_out_as_from_the_functions_alone() {
     for (file, sliced) in [("mix-ndpi.pcap", 100u64), ("ndpi-netflix.pcap", 300)] {
         let copy = tempfile::tempdir().unwrap();
         let path = copy.path().join("in.pcap");
-        addressed(&directory.join("multi").join(file), &path, 2000);
+        addressed(&directory.join("multi").join(file), &path, 2000, 5);
         compare(&format!("in :: pcap(path=\"{}\")", path.display()), sliced);
     }
 }
@@ -258,7 +288,7 @@ fn a_tap_between_sees_right_packets() {
 fn errors_quote_what_was_sent() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    let traffic = made(at, "flows=50,packets=600,protocol=0.5,ipv6=0.5,size=600..1500,seed=2");
+    let traffic = made(at, "flows=50,packets=600,protocol=0.5,ipv6=0.5,size=600..1500,seed=2", usize::MAX);
     let routes = "prohibit 198.18.0.0/15\nprohibit 2001:2::/48\n10.0.0.0/8 via 10.255.0.2\n2001:db8::/32 via fd98::2 port a\n";
     std::fs::write(at.join("routes.txt"), routes).unwrap();
     let router = "f :: router(interfaces=[\"a 10.255.0.1/24 fd98::1/64 02:00:00:00:00:01\"], routes=routes.txt, icmp_rate=1000000, \
@@ -290,5 +320,93 @@ fn errors_quote_what_was_sent() {
         let quote = usize::from(headers.l4) + 8;
         assert!(b.len() < quote + 100, "{} bytes", b.len());
         assert_eq!(a[quote..b.len()], b[quote..], "{a:02x?}\n{b:02x?}");
+    }
+}
+
+/// Packets of `from` for a router whose way out takes 1400 bytes: every second one of IPv4 may be fragmented,
+/// and of those that are short enough with a token one in three has DSCP 63.
+fn of_many_lengths(from: &Path, to: &Path) {
+    let mut reader = CaptureReader::open(from).unwrap();
+    let mut writer = CaptureWriter::create(to, WriterOptions::for_path(to, Format::PcapNg)).unwrap();
+    let interface = Interface { link_number: 1, snap_len: 0, name: None };
+    writer.add_interface(&interface).unwrap();
+    let mut n = 0;
+    while let Some(record) = reader.next_record().unwrap() {
+        let mut data = record.data.to_vec();
+        let headers = classify(LinkType::Ethernet, &data).unwrap();
+        let l3 = usize::from(headers.l3);
+        if data[l3] >> 4 == 4 {
+            data[l3 + 6] = if n % 2 == 0 { 0x40 } else { 0 };
+            fill_ip(&mut data, &headers);
+        }
+        if n % 3 == 0 && data.len() - l3 <= 1392 {
+            mark(&mut data);
+        }
+        writer.write(0, record.time, data.len() as u32, &data).unwrap();
+        n += 1;
+    }
+    writer.finish().unwrap();
+}
+
+/// A router reads what a packet is long by its whole length: with `mtu` its fragments and its errors are
+/// those that it makes without slicing; without, it never lets out what is longer than the link takes.
+#[test]
+fn a_router_between_sees_what_is_too_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    made(at, "flows=200,packets=3000,protocol=0.5,ipv6=0.3,size=90..1500,seed=5", usize::MAX);
+    of_many_lengths(&at.join("in.pcap"), &at.join("lengths.pcapng"));
+    std::fs::write(
+        at.join("routes.txt"),
+        "default via 192.0.2.254\n::/0 via fd99::fe port b\n10.0.0.0/8 via 10.255.0.2\n2001:db8::/32 via fd98::2 port a\n",
+    )
+    .unwrap();
+    let router = "f :: router(interfaces=[\"a 10.255.0.1/24 fd98::1/64 02:00:00:00:00:01\", \
+                  \"b 192.0.2.1/24 fd99::1/64 02:00:00:00:00:02 mtu 1400\"], routes=routes.txt, icmp_rate=1000000, icmp_burst=100000, \
+                  neighbours=[\"10.255.0.2 02:00:00:00:00:05\", \"fd98::2 02:00:00:00:00:05\", \
+                  \"b 192.0.2.254 02:00:00:00:00:fe\", \"b fd99::fe 02:00:00:00:00:fe\"])";
+    let source = "in :: pcap(path=lengths.pcapng)";
+    let ends = |tag: &str| (format!("pcap(path={tag}-a.pcap)"), format!("pcap(path={tag}-b.pcap)"));
+    let through = |tag: &str, slice: Option<&str>| {
+        let (a, b) = ends(tag);
+        let graph = match slice {
+            None => format!("{source} -> {router}\nf[a] -> oa :: {a}\nf[b] -> ob :: {b}"),
+            Some(settings) => format!(
+                "{source} -> sl :: slice({settings}) -> {router}\nf[a] -> sa :: splice -> oa :: {a}\nf[b] -> sb :: splice -> ob :: {b}"
+            ),
+        };
+        let report = run(&graph, at);
+        let read = |side: &str| packets(&at.join(format!("{tag}-{side}.pcap")));
+        (report, read("a"), read("b"))
+    };
+    let (alone, errors, forwarded) = through("alone", None);
+    let made = counters(&alone, "router");
+    assert!(
+        made["fragmented"] > 50 && errors.len() > 100 && forwarded.len() > 2000,
+        "{made:?} {}",
+        errors.len()
+    );
+    for way in WAYS {
+        let (report, a, b) = through("with", Some(&format!("{way}, mtu=1400")));
+        let slice = counters(&report, "slice");
+        assert!(
+            slice["sliced"] > 1000 && slice["empty_slices"] > 0 && slice["whole_too_long"] > 100,
+            "{way} {slice:?}"
+        );
+        assert!(a == errors && b == forwarded, "{way}: errors or fragments differ");
+        assert_eq!(drops(&alone), drops(&report), "{way}");
+
+        let (report, a, b) = through("without", Some(way));
+        let (spliced, given_up) = (counters(&report, "splice"), drops(&report));
+        assert_eq!(a.len(), errors.len(), "{way}: {given_up:?}");
+        // Of what parks a part of the payload the quote may end before the token.
+        let cut_off = way.contains("part") || way.contains("fraction");
+        assert!(cut_off || spliced["quotes_restored"] > 50, "{way}: {spliced:?}");
+        // Fragments are cut of whole packets only. All of the others come out.
+        let cut = made["fragmented"] - counters(&report, "router")["fragmented"];
+        assert_eq!(given_up["too_big"], drops(&alone)["too_big"] + cut, "{way}");
+        assert!(b.iter().all(|(_, len, _)| *len <= 1400 + 14), "{way}: longer than the link takes");
+        let mut rest = forwarded.iter();
+        assert!(b.iter().all(|packet| rest.any(|alone| alone == packet)), "{way}: packets have changed");
     }
 }
