@@ -419,6 +419,20 @@ class Checks:
         assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
         assert not failed and sketch.weight == 10 * 300_000, (failed, sketch.weight)
 
+    def sketches_without_memory(self):
+        """Tables that can't be had are a MemoryError, and the program goes on."""
+        code = """
+import resource, slipstream
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+for sketch in ("count-min", "flow-radar", "mrac"):
+    try:
+        slipstream.Sketch(sketch, memory=1 << 33)
+    except MemoryError as error:
+        print(sketch in str(error))
+print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
+"""
+        assert run(sys.executable, "-c", code).split() == ["True"] * 4
+
     def interrupts(self):
         """Ctrl-C ends what would take minutes."""
         trace = self.scratch / "many.pcap"

@@ -419,7 +419,7 @@ typedef struct slip_sketch_config {
      */
     const char *kind;
     /**
-     * The most bytes that its tables may take. Where they can't be had, the process ends.
+     * The most bytes that its tables may take.
      */
     uint64_t memory;
     /**
@@ -588,8 +588,8 @@ int slip_reframe_free(struct slip_reframe *reframe);
 int slip_sketch_config_init(struct slip_sketch_config *config, size_t size);
 
 /**
- * Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
- * `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
+ * Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, or the memory that it
+ * takes, NULL is returned, and `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
  */
 struct slip_sketch *slip_sketch_new(const struct slip_sketch_config *config, char *error, size_t error_size);
 

@@ -29,7 +29,7 @@ pub struct slip_sketch_config {
     /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
     /// "space-saving".
     pub kind: *const c_char,
-    /// The most bytes that its tables may take. Where they can't be had, the process ends.
+    /// The most bytes that its tables may take.
     pub memory: u64,
     /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
     /// where somebody may choose keys.
@@ -182,8 +182,8 @@ pub unsafe extern "C" fn slip_sketch_config_init(config: *mut slip_sketch_config
     unsafe { init(config, size) }
 }
 
-/// Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
-/// `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
+/// Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, or the memory that it
+/// takes, NULL is returned, and `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_new(
     config: *const slip_sketch_config,

@@ -23,12 +23,16 @@ mod ui;
 mod units;
 mod watch;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(asked) => return tell(&asked),
+    };
     log::to_stderr(cli.verbose, cli.log_level, cli.log_format);
     let since = slipstream::clock::now();
     let ended = commands::run(cli);
@@ -55,4 +59,16 @@ fn main() -> ExitCode {
     };
     log::drain();
     status
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn tell(asked: &clap::Error) -> ExitCode {
+    let printed = asked.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            ui::complain(&format!("cannot write to stdout: {error}"));
+            ExitCode::from(2)
+        }
+        _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
+    }
 }

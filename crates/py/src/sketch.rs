@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -217,7 +217,10 @@ fn make<const N: usize>(config: &Config, below: Option<u32>) -> PyResult<Box<dyn
         }
         (_, None) => build::<N>(config),
     };
-    let sketch = sketch.map_err(|e| PyValueError::new_err(e.to_string()))?;
+    let sketch = sketch.map_err(|e| match e {
+        BuildError::Memory { .. } => PyMemoryError::new_err(e.to_string()),
+        _ => PyValueError::new_err(e.to_string()),
+    })?;
     Ok(Box::new(Of(sketch)))
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use crate::hash::{Hasher, below};
-use crate::kind::{MAX_CELLS, cells};
+use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
 use crate::sketch::same;
@@ -109,6 +109,7 @@ impl<const N: usize, R: Rule> Array<N, R> {
             let (what, range) = R::CELLS;
             return Err(BuildError::Parameter { kind: R::KIND, what, range });
         }
+        need(R::KIND, cells * size_of::<R::Cell>())?;
         Ok(Self { cells: vec![R::Cell::default(); cells], ..Self::without_cells(cells, seed) })
     }
 

@@ -9,7 +9,7 @@
 //! kept is bounded by the sum of what each store bounds ([`Sketch::unlisted`]).
 
 use crate::hash::{Hasher, below};
-use crate::kind::{MAX_CELLS, cells};
+use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::{CACHED, add_in_four_rows};
 use crate::sketch::select;
@@ -58,6 +58,8 @@ impl<const N: usize> CountMin<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: CountMinParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
+        let keys = Store::<N>::bytes_for(params.keep);
+        need(Kind::CountMin, params.rows * params.width * 4 + keys)?;
         let mut this = Self::without_cells(params, seed);
         this.cells = vec![0; params.rows * params.width];
         Ok(this)

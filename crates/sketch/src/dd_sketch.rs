@@ -11,6 +11,7 @@
 //! As a [`Sketch`], it takes each update's weight for a value (a size in bytes, a delay in ns), whatever the
 //! key. An aggregator in front of it would add values up: it must have none.
 
+use crate::kind::need;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Add, State, state_methods, tables};
 use crate::{
@@ -42,6 +43,7 @@ impl<const N: usize> DdSketch<N> {
             let (what, range) = ("the bits of a part", "0 to 16");
             return Err(BuildError::Parameter { kind: Kind::DdSketch, what, range });
         }
+        need(Kind::DdSketch, count(bits) * 8)?;
         Ok(Self { buckets: vec![0; count(bits)], bits, seed, weight: 0 })
     }
 

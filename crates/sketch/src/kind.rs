@@ -251,6 +251,24 @@ pub enum BuildError {
         /// Its range, in words.
         range: &'static str,
     },
+    /// Its tables can't be had.
+    #[error("{kind}: memory for its tables, {bytes} bytes, can't be had")]
+    Memory {
+        /// Which sketch.
+        kind: Kind,
+        /// The bytes that they take.
+        bytes: usize,
+    },
+}
+
+/// Asks whether memory for tables can be had, before it is taken: what is taken in vain ends the process.
+/// Where another thread takes it in between, or the system promises more than it has, that is still so.
+pub(crate) fn need(kind: Kind, bytes: usize) -> Result<(), BuildError> {
+    let mut room = Vec::<u8>::new();
+    let had = room.try_reserve_exact(bytes);
+    // What nobody looks at need not be asked for.
+    std::hint::black_box(&room);
+    had.map_err(|_| BuildError::Memory { kind, bytes })
 }
 
 /// The most counters, cells or bits (in words) that a table may have: 2³⁰.

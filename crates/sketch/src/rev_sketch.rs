@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::hash::{Hasher, below};
-use crate::kind::cells;
+use crate::kind::{cells, need};
 use crate::modular::{
     Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, bucket_of, heaviest,
 };
@@ -57,6 +57,7 @@ impl<const N: usize> RevSketch<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(bits: u32, seed: u64) -> Result<Self, BuildError> {
         Self::check(bits)?;
+        need(Kind::RevSketch, (Self::rows() * 4) << bits)?;
         let modular = Modular::new(N, bits, seed);
         Ok(Self { cells: vec![0; Self::rows() << bits], ..Self::without_cells(bits, modular, seed) })
     }

@@ -15,7 +15,7 @@
 use std::collections::BinaryHeap;
 
 use crate::hash::{Hasher, below, same_key};
-use crate::kind::cells;
+use crate::kind::{cells, need};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::select;
 use crate::state::{State, state_methods};
@@ -193,6 +193,7 @@ impl<const N: usize> SpaceSaving<N> {
             let (what, range) = ("the number of counters", "1 to 2^24");
             return Err(BuildError::Parameter { kind: Kind::SpaceSaving, what, range });
         }
+        need(Kind::SpaceSaving, Self::bytes_for(capacity))?;
         let mut this = Self::empty(capacity, capacity, seed);
         this.lightest.reserve_exact(Self::waiting(capacity));
         Ok(this)

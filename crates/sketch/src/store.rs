@@ -10,6 +10,9 @@ use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Apart, Table};
 
+/// Keys of a table that is made to see how many bytes it takes.
+const FEW: usize = 64;
+
 /// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never
 /// shrink). After a merge it has the keys of both sides, which may be more.
 #[derive(Clone, Debug)]
@@ -33,17 +36,25 @@ impl<const N: usize> Store<N> {
         let mut keep = 0;
         for bit in (0..MAX_KEEP.ilog2()).rev() {
             let more = keep | 1 << bit;
-            // The first condition spares the allocation of tables that are much too large.
-            if more * 2 * (N + 8) <= bytes && Self::bytes_for(more) <= bytes {
+            if Self::bytes_for(more) <= bytes {
                 keep = more;
             }
         }
         keep
     }
 
-    /// Bytes that a store of so many keys takes.
+    /// Bytes that a store of so many keys takes. None of more than a few keys is made to find out.
     pub(crate) fn bytes_for(keep: usize) -> usize {
-        if keep == 0 { 0 } else { Self::new(keep, 0).memory_bytes() }
+        match keep {
+            0 => 0,
+            1..=FEW => Self::new(keep, 0).memory_bytes(),
+            _ => {
+                // As the table of a few keys, but for the number of its buckets: of each an entry and a byte.
+                let buckets = |keep: usize| (keep * 2 * 8 / 7).next_power_of_two();
+                let more = buckets(keep) - buckets(FEW);
+                Self::bytes_for(FEW) + more * (size_of::<([u8; N], u64)>() + 1)
+            }
+        }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -194,6 +205,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn bytes_are_told_without_taking_them() {
+        fn check<const N: usize>(keep: usize) {
+            assert_eq!(Store::<N>::bytes_for(keep), Store::<N>::new(keep, 0).memory_bytes(), "{N} {keep}");
+        }
+        for keep in (1..300).chain((300..100_000).step_by(977)).chain((0..20).map(|bit| 7 << bit)) {
+            check::<4>(keep);
+            check::<13>(keep);
+            check::<37>(keep);
+        }
+    }
 
     proptest! {
         /// The twin sorts all final estimates; the store must have the greatest `keep` of those that are

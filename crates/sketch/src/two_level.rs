@@ -9,7 +9,7 @@
 //! on the order of packets, and shards are united with OR.
 
 use crate::hash::{Hash, Hasher, below};
-use crate::kind::{MAX_CELLS, cells};
+use crate::kind::{MAX_CELLS, cells, need};
 use crate::modular::{
     Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, bucket_of, heaviest,
 };
@@ -94,9 +94,11 @@ impl<const N: usize> TwoLevel<N> {
     pub fn new(params: TwoLevelParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
         let modular = Modular::new(params.source_len, params.bits, seed);
+        let (one, two) = ((modular.stages() * TABLES) << params.bits, ROWS * params.width);
+        need(Kind::TwoLevel, one * 8 + two * size_of::<Map>())?;
         let mut this = Self::without_tables(params, modular, seed);
-        this.level1 = vec![0; (this.modular.stages() * TABLES) << params.bits];
-        this.level2 = vec![[0; PARTS]; ROWS * params.width];
+        this.level1 = vec![0; one];
+        this.level2 = vec![[0; PARTS]; two];
         Ok(this)
     }
 

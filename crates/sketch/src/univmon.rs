@@ -16,7 +16,7 @@
 
 use crate::count_sketch::{Place, ROWS, Solved, median_of_five, middle, solve};
 use crate::hash::{Hash, Hasher};
-use crate::kind::cells;
+use crate::kind::{cells, need};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{entropy_of, same, select, select_changes};
@@ -67,6 +67,8 @@ impl<const N: usize> UnivMon<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: UnivMonParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
+        let store = Store::<N>::bytes_for(params.keep);
+        need(Kind::UnivMon, params.levels * (ROWS * params.width * 8 + store))?;
         let cells = vec![0; params.levels * ROWS * params.width];
         Ok(Self { cells, ..Self::without_cells(params, params.keep, seed) })
     }

@@ -46,16 +46,18 @@ pub(super) fn as_table(t: &mut Table, frontier: &Frontier) {
         "price",
     ]);
     for b in &frontier.holds {
-        let delay = |p: Option<f64>| time(p);
+        // Without a packet that has a flow there is no mean.
+        let mean = |n: f64| Some(n).filter(|n| !n.is_nan());
+        let delay = |n: f64| time(mean(n));
         t.row([
             Duration(b.fixed.hold_ns).to_string(),
-            number(Some(b.fixed.mean_train), 3),
-            delay(Some(b.fixed.mean_delay_ns)),
-            delay(Some(b.adaptive.mean_delay_ns)),
-            delay(b.clairvoyant.map(|p| p.mean_delay_ns)),
-            delay(Some(b.fixed.futile_wait_ns)),
-            delay(Some(b.adaptive.futile_wait_ns)),
-            delay(b.adaptive.price_ns.map(|ns| ns as f64)),
+            number(mean(b.fixed.mean_train), 3),
+            delay(b.fixed.mean_delay_ns),
+            delay(b.adaptive.mean_delay_ns),
+            time(b.clairvoyant.map(|p| p.mean_delay_ns)),
+            delay(b.fixed.futile_wait_ns),
+            delay(b.adaptive.futile_wait_ns),
+            time(b.adaptive.price_ns.map(|ns| ns as f64)),
         ]);
     }
 }

@@ -209,8 +209,10 @@ fn a_device_that_is_full() {
         .silent()
         .saying(&["/dev/full", "space"]);
     run(["synth", "--packets", "10000", "/dev/full"]).with(2).silent().saying(&["/dev/full", "space"]);
-    let to_full = format!("{BINARY} analyze {} > /dev/full", text(small()));
-    Ended::of(Command::new("sh").args(["-c", &to_full]).output().unwrap()).with(2).saying(&["space"]);
+    for words in [&format!("analyze {}", text(small())), "--help", "--version", "reframe -h"] {
+        let to_full = format!("{BINARY} {words} > /dev/full");
+        Ended::of(Command::new("sh").args(["-c", &to_full]).output().unwrap()).with(2).saying(&["space"]);
+    }
 }
 
 #[test]
@@ -223,6 +225,18 @@ fn a_file_that_may_not_grow_leaves_nothing_behind() {
         let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
         Ended::of(output).with(2).silent().saying(&["out.pcap"]);
         assert_eq!(names(dir.path()), [""; 0], "{verb}");
+    }
+}
+
+#[test]
+fn memory_that_can_not_be_had_is_an_error() {
+    for sketch in ["count-min", "flow-radar", "space-saving", "mrac"] {
+        // 600 MB of address space.
+        let words =
+            format!("measure {} --task heavy-hitters --sketch {sketch} --memory 8GiB", text(&campus()));
+        let command = format!("ulimit -v 600000; exec {BINARY} {words}");
+        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+        Ended::of(output).with(2).silent().saying(&[sketch, "memory", "can't be had"]);
     }
 }
 

@@ -107,7 +107,8 @@ pub struct Point {
     /// The price of the adaptive and clairvoyant holds: delay that a packet more in a train is worth, in ns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_ns: Option<u64>,
-    /// Packets a train.
+    /// Packets a train. Of a trace without a packet that has a flow this and the means below are NaN, which
+    /// is `null` in JSON.
     pub mean_train: f64,
     /// Mean added delay of all packets, in ns.
     pub mean_delay_ns: f64,
@@ -285,9 +286,9 @@ pub(crate) fn run_with(
     let point = Point {
         hold_ns,
         price_ns: None,
-        mean_train: total.mean_train().unwrap_or(0.0),
-        mean_delay_ns: total.delay.mean().unwrap_or(0.0),
-        futile_wait_ns: total.futile_wait_ns as f64 / arrivals.len().max(1) as f64,
+        mean_train: total.mean_train().unwrap_or(f64::NAN),
+        mean_delay_ns: total.delay.mean().unwrap_or(f64::NAN),
+        futile_wait_ns: total.futile_wait_ns as f64 / arrivals.len() as f64,
     };
     Ok((point, stats))
 }
@@ -320,9 +321,9 @@ fn knowing(flows: &[Vec<u64>], hold_ns: u64, burst: u16, price_ns: u64) -> Point
     Point {
         hold_ns,
         price_ns: Some(price_ns),
-        mean_train: packets as f64 / trains.max(1) as f64,
-        mean_delay_ns: delay / packets.max(1) as f64,
-        futile_wait_ns: 0.0,
+        mean_train: packets as f64 / trains as f64,
+        mean_delay_ns: delay / packets as f64,
+        futile_wait_ns: if packets > 0 { 0.0 } else { f64::NAN },
     }
 }
 
@@ -365,6 +366,17 @@ mod tests {
         bytes
     }
 
+    #[test]
+    fn of_no_packet_there_is_no_mean() {
+        let frontier = Frontier::measure(&Arrivals::default(), &[3000], 4, |_| Ok(())).unwrap();
+        let json = serde_json::to_value(&frontier).unwrap();
+        let points = [&json["holds"][0], &json["adaptive"][0], &json["clairvoyant"][0]];
+        for key in ["mean_train", "mean_delay_ns", "futile_wait_ns"] {
+            assert!(points.iter().all(|p| p[key].is_null()), "{json}");
+        }
+        assert_eq!(json["holds"][0]["hold_ns"], 3000);
+    }
+
     /// Flows that send four packets, one each 2 µs, and then nothing for long: a fixed hold waits in vain
     /// behind each fourth packet, and what learns does not.
     #[test]
@@ -386,14 +398,6 @@ mod tests {
         assert!(longest.mean_train > 3.9 && longest.mean_delay_ns < 3060.0, "{longest:?}");
         assert!((frontier.holds[1].fixed.mean_train - 4.0).abs() < 1e-9);
         assert_eq!(frontier.holds[1].fixed.mean_delay_ns, 3000.0);
-    }
-
-    #[test]
-    fn no_packets_have_no_trains() {
-        let none = Frontier::measure(&Arrivals::default(), &[64_000], 32, |_| Ok(())).unwrap();
-        let trains = |p: Option<Point>| p.map(|p| p.mean_train);
-        let beside = none.holds[0];
-        assert_eq!((beside.fixed.mean_train, trains(beside.learned)), (0.0, Some(0.0)));
     }
 
     /// Few packets of flows that come back after any time: no wait is worth more than another, and what is

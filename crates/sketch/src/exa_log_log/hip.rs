@@ -22,6 +22,7 @@ use super::sets;
 use super::shape::{Register, Seen, Shape, bounds};
 use super::sparse::{self, Added, Events, Sparse, event_bit};
 use crate::hash::{Hasher, below};
+use crate::kind::need;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::same;
 use crate::state::{State, state_methods};
@@ -83,6 +84,7 @@ impl<const N: usize> ExaLogLogHip<N> {
             return wrong("the events below the highest one", "1 to 16");
         }
         let shape = Shape { t: T, below };
+        need(Kind::ExaLogLogHip, Self::bytes_for(registers, below))?;
         let fields = Fields::new(registers, HIGHEST + below);
         let mut this = Self {
             sparse: Sparse::new(registers, fields.bytes.len()),

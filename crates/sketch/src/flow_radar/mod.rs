@@ -17,7 +17,7 @@ mod tests;
 pub use decode::Decoded;
 
 use crate::hash::{Hasher, below};
-use crate::kind::{MAX_CELLS, cells};
+use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
 use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
@@ -110,6 +110,7 @@ impl<const N: usize> FlowRadar<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: FlowRadarParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
+        need(Kind::FlowRadar, params.cells * TABLES * size_of::<Cell<N>>() + params.lines * LINE * 8)?;
         let (cells, filter) = (vec![Cell::EMPTY; params.cells * TABLES], vec![[0; LINE]; params.lines]);
         Ok(Self { cells, filter, ..Self::without_tables(params, seed) })
     }

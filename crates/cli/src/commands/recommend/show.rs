@@ -31,7 +31,10 @@ fn price(a: &Answer) -> Option<String> {
         let (all, futile) = (time(Some(p.mean_delay_ns)), time(Some(p.futile_wait_ns)));
         format!("{all} on average, of which {futile} in vain, alone in a train")
     };
-    let mut text = format!("The price of its trains: packets wait {}.", wait(&beside.fixed));
+    let mut text = format!(
+        "The price of its trains, if every packet is held (bypass=none): packets wait {}.",
+        wait(&beside.fixed)
+    );
     if let Some(knowing) = beside.clairvoyant {
         let least = time(Some(knowing.mean_delay_ns));
         text += &format!(" The same trains would cost {least} if the future were known.");
