@@ -239,10 +239,8 @@ pub(super) fn enter(
     node.ledger.calls += 1;
     let Some(start) = start else { return 0 };
     let all = start.elapsed().as_nanos() as u64;
-    node.ledger.timed_calls += 1;
-    node.ledger.timed_packets += node.ledger.tally.packets - packets;
     let behind = std::mem::take(&mut node.wiring.behind_ns);
-    node.ledger.tally.busy_ns += all.saturating_sub(behind);
+    node.ledger.time(node.ledger.tally.packets - packets, all.saturating_sub(behind));
     all
 }
 

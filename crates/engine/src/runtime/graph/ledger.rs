@@ -1,5 +1,7 @@
 //! The counts and times of a stage, taken where it is called.
 
+use std::cell::Cell;
+
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::Meter;
 use slipstream_core::stage::{Context, Output, Stage};
@@ -31,11 +33,14 @@ pub(super) struct Ledger {
     pub(super) tally: Tally,
     /// Packets that a source led here by itself, which takes no time of the stage.
     pub(super) relays: u64,
-    /// Packets that came in calls that were timed.
-    pub(super) timed_packets: u64,
-    /// Calls in which no packet came, such as deadlines, and those of them that were timed.
+    /// Calls, also those in which no packet came, such as deadlines.
     pub(super) calls: u64,
-    pub(super) timed_calls: u64,
+    /// The calls that were timed, but for the first.
+    pub(super) timed: Sample,
+    /// The first one, in which memory is touched that was not before: it says nothing about others.
+    pub(super) first: Option<Sample>,
+    /// What was told of the stage's time, which never falls.
+    pub(super) told: Cell<Told>,
     /// Measures the stage's time, if it is left out of that of the run.
     pub(super) left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
@@ -44,6 +49,40 @@ pub(super) struct Ledger {
     pub(super) looks_up: Option<usize>,
     /// Of the last batch whose trains were counted.
     pub(super) share: TrainShare,
+}
+
+/// Calls, the packets that came in them, and the time that they took, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sample {
+    calls: u64,
+    packets: u64,
+    busy_ns: u64,
+}
+
+impl Sample {
+    fn since(self, before: Self) -> Self {
+        Self {
+            calls: self.calls - before.calls,
+            packets: self.packets - before.packets,
+            busy_ns: self.busy_ns - before.busy_ns,
+        }
+    }
+
+    /// The time of all calls, if these are some of them; `None` where nothing is known of their packets.
+    fn scaled_to(self, all: Self) -> Option<u64> {
+        let share = |all: u64, timed: u64| (timed > 0).then(|| all as f64 / timed as f64);
+        let scale =
+            if all.packets > 0 { share(all.packets, self.packets) } else { share(all.calls, self.calls) };
+        scale.map(|scale| (self.busy_ns as f64 * scale) as u64)
+    }
+}
+
+/// The time that was told, in ns, and what it was reckoned from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    busy_ns: u64,
+    all: Sample,
+    timed: Sample,
 }
 
 /// Trains a packet, and what is left of a train of batches in which nobody looked for trains; both in 1/2¹⁶.
@@ -69,12 +108,30 @@ impl TrainShare {
 }
 
 impl Ledger {
-    /// The tally, with the time of all calls reckoned from that of the calls that were timed.
+    /// A call was timed, in which so many packets came.
+    pub(super) fn time(&mut self, packets: u64, busy_ns: u64) {
+        let Self { first, timed, .. } = self;
+        let place = if first.is_some() { timed } else { first.insert(Sample::default()) };
+        place.calls += 1;
+        place.packets += packets;
+        place.busy_ns += busy_ns;
+    }
+
+    /// The tally, with the time of all calls reckoned from that of the calls that were timed: since it was
+    /// told last, from those since then. So it never falls.
     pub(super) fn scaled(&self, packets_out: u64) -> Tally {
-        let share = |all: u64, timed: u64| if timed == 0 { 1.0 } else { all as f64 / timed as f64 };
-        let by_packets = share(self.tally.packets - self.relays, self.timed_packets);
-        let scale = if self.timed_packets == 0 { share(self.calls, self.timed_calls) } else { by_packets };
-        Tally { packets_out, busy_ns: (self.tally.busy_ns as f64 * scale) as u64, ..self.tally }
+        let (mut told, first) = (self.told.get(), self.first.unwrap_or_default());
+        let all = Sample {
+            calls: self.calls - first.calls,
+            packets: self.tally.packets - self.relays - first.packets,
+            busy_ns: 0,
+        };
+        // Packets of calls of which none was timed are left for the next time.
+        if let Some(more) = self.timed.since(told.timed).scaled_to(all.since(told.all)) {
+            told = Told { busy_ns: told.busy_ns + more, all, timed: self.timed };
+            self.told.set(told);
+        }
+        Tally { packets_out, busy_ns: first.busy_ns + told.busy_ns, ..self.tally }
     }
 
     /// The stage takes packets as they arrive.
@@ -168,6 +225,48 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// Whenever it is told, the time of a stage doesn't fall, and calls that are alike are reckoned to be
+        /// so: of those that came behind the last timed one nothing is known yet.
+        #[test]
+        fn a_stages_time_never_falls(calls in prop::collection::vec((0u64..4, any::<bool>(), any::<bool>()), 1..200)) {
+            let (mut ledger, mut before, mut known) = (Ledger::default(), 0, 0);
+            let all_alike = calls.iter().all(|c| c.0 == 3);
+            for (n, (packets, timed, told)) in calls.into_iter().enumerate() {
+                ledger.tally.packets += packets;
+                ledger.calls += 1;
+                if n % 16 == 0 || timed {
+                    ledger.time(packets, 100 * packets);
+                    known = 100 * ledger.tally.packets;
+                }
+                if told {
+                    let now = ledger.scaled(0).busy_ns;
+                    prop_assert!(now >= before, "{now} after {before}");
+                    before = now;
+                }
+            }
+            let now = ledger.scaled(0).busy_ns;
+            prop_assert!(now >= before);
+            if all_alike {
+                prop_assert!(now >= known - 300 && now <= 100 * ledger.tally.packets);
+            }
+        }
+
+        #[test]
+        fn calls_that_are_alike_take_what_they_take(count in 1u64..1000, every in 1u64..20) {
+            let mut ledger = Ledger::default();
+            for n in 0..count {
+                ledger.tally.packets += 3;
+                ledger.calls += 1;
+                if n % every == 0 {
+                    ledger.time(3, 300);
+                }
+            }
+            let reckoned = ledger.scaled(0).busy_ns;
+            // Of a single timed call it isn't known whether others took as long.
+            let expected = if count > every { 300 * count } else { 300 };
+            prop_assert!(reckoned.abs_diff(expected) <= 1, "{} of {}", reckoned, expected);
+        }
+
         /// Where all batches are alike, what is reckoned is what there was, to one train a batch that was
         /// looked at.
         #[test]
