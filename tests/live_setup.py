@@ -33,6 +33,17 @@ def fix_offloads(case, binary, _):
             case.equal(state(), ["off"] * 3, "while it runs")
             ended(case, box, how)
             case.equal(state(), ["on"] * 3, f"after {how.name}")
+        # As soon as something is changed, also while tables are being made.
+        slow = f"{graph}; paced(rate=1kpps) -> nat(pool=[192.0.2.1], sessions=4000000) -> null"
+        for how in (signal.SIGINT, signal.SIGTERM):
+            early = net.start("m", binary, "run", *JSON, "--fix-offloads", "-e", slow)
+            until = time.monotonic() + 10
+            while feature(net, "m", *watched[0]) == "on" and time.monotonic() < until:
+                pass
+            early.send_signal(how)
+            _, err = early.communicate(timeout=20)
+            case.check(early.returncode == 0, f"{how.name} at the start: {early.returncode}, {err}")
+            case.equal(state(), ["on"] * 3, f"after {how.name} at the start")
         wrong = net.start("m", binary, "run", "--fix-offloads", "-e", "paced(rate=1kpps, packets=5) -> null")
         _, err = wrong.communicate(timeout=10)
         case.check(wrong.returncode == 2 and "no port of type" in err, f"no interface: {err}")

@@ -65,6 +65,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
     let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
     let mut options = live::options(&args.live, true)?;
+    let signals = live::Signals::of(&plan, false)?;
     let _offloads = live::fix_offloads(&plan, &args.live)?;
     let same = plan.clone();
     let mut operation = Operation::new(&plan, move || Ok(same.clone()), |report| as_json(report, Vec::new()));
@@ -75,7 +76,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let operation = Shared::new(operation);
     let control = args.live.control.as_deref();
     let socket = control.map(|path| control::serve(path, operation.clone())).transpose()?;
-    let (run, live::Ended { report: all, error }) = live::run(run.live(options), &plan, &operation, false)?;
+    let (run, live::Ended { report: all, error }) = live::run(run.live(options), &plan, &operation, signals)?;
     drop(socket);
     drop(run);
     types::close();

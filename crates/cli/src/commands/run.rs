@@ -60,6 +60,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if to_stdout {
         ui::refuse_terminal()?;
     }
+    let signals = live::Signals::of(&plan, live::may_reload(&plan, args.pipeline.config.is_some()))?;
     let _offloads = live::fix_offloads(&plan, &args.live)?;
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
     operation.shards = sharded.map(Mutex::new);
@@ -77,8 +78,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         args.live.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
     let (operator, target) = (operation.operator.clone(), args.session_log.as_ref());
     let sessions = Sessions::start(operator, &mut driver, &plan, target, args.log_denied)?;
-    let reloads = live::may_reload(&plan, args.pipeline.config.is_some());
-    let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, reloads)?;
+    let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, signals)?;
     drop(socket);
     sessions.into_iter().for_each(|sessions| sessions.finish(&mut run));
     let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| live::write_poll_log(log, file));
