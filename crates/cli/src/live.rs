@@ -170,9 +170,9 @@ fn monotonic_us() -> u64 {
     (seconds * 1e6) as u64
 }
 
-/// The signals that a run heeds. A live one heeds them before it has changed anything that it has to put back;
-/// a replay from when it has opened its files, which may take an interrupt to end. Where it `reloads`, a hang-up
-/// has the configuration read anew.
+/// The signals that a run heeds. A live one heeds them before it has changed anything that it has to put
+/// back; a replay from when it has opened its files, which may take an interrupt to end. Where it `reloads`,
+/// a hang-up has the configuration read anew.
 pub(crate) struct Signals {
     reloads: bool,
     early: Option<ui::LiveSignals>,

@@ -91,8 +91,12 @@ pub struct PayloadTable {
     entries: Box<[Entry]>,
     /// A hash of each entry's flow; none where tokens are not bound to flows.
     pub(super) flows: Box<[u64]>,
-    /// The entry that the next payload goes to.
+    /// The entry that the next payload goes to, and how often that began anew.
     next: u32,
+    rounds: u64,
+    /// Where the index was when the batch began that is being sliced. Where nobody tells of batches, turns
+    /// are counted as they come.
+    batch: Option<(u64, u32)>,
     /// The entry at which the next token without a payload begins to look.
     next_empty: u32,
     /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
@@ -152,6 +156,8 @@ impl PayloadTable {
             entries,
             flows,
             next: 0,
+            rounds: 0,
+            batch: None,
             next_empty: 0,
             room,
             entry_bytes,
@@ -229,11 +235,27 @@ impl PayloadTable {
         &mut self.given_up
     }
 
+    /// Payloads of several packets are about to be parked before functions get the first of them: whatever
+    /// their number, the index makes one turn by them for each payload that waits.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        self.batch = Some((self.rounds, self.next));
+    }
+
+    /// Returns true if the entry that was just looked at has been looked at before for the same batch.
+    fn is_again_in_batch(&self) -> bool {
+        let Some((rounds, next)) = self.batch else { return false };
+        let looks = (self.rounds - rounds) * self.entries.len() as u64 + u64::from(self.next);
+        looks - u64::from(next) > self.entries.len() as u64
+    }
+
     /// The next entry, if it is free; the index goes on in any case.
     #[inline]
     pub(super) fn place(&mut self, now: Nanos) -> Option<Place> {
         let at = self.next;
-        self.next = if at + 1 < self.entries.len() as u32 { at + 1 } else { 0 };
+        let again = at + 1 == self.entries.len() as u32;
+        self.next = if again { 0 } else { at + 1 };
+        self.rounds += u64::from(again);
         let entry = self.entries.get_mut(at as usize)?;
         if entry.state == State::Waiting {
             return self.occupied(at, now);
@@ -298,14 +320,15 @@ impl PayloadTable {
 
     #[cold]
     fn occupied(&mut self, at: u32, now: Nanos) -> Option<Place> {
+        let again = self.is_again_in_batch();
         let entry = self.entries.get_mut(at as usize)?;
         if now.since(entry.since) > self.max_age_ns {
             self.give_up(at, State::Expired);
             self.counters.overdue += 1;
             return Some(self.free_place(at));
         }
-        entry.ttl = entry.ttl.saturating_sub(1);
-        if entry.ttl == 0 && now.since(entry.since) >= self.min_age_ns {
+        entry.ttl = entry.ttl.saturating_sub(u16::from(!again));
+        if entry.ttl == 0 && !again && now.since(entry.since) >= self.min_age_ns {
             self.give_up(at, State::Expired);
             self.counters.expired += 1;
         }

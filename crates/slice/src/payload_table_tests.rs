@@ -1,5 +1,7 @@
 //! The table beside a slow twin that keeps every payload it was ever given.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -36,6 +38,8 @@ enum Op {
     Release(usize),
     Wait(u64),
     Reset,
+    /// A batch begins.
+    Batch,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -45,6 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..12).prop_map(Op::Release),
         1 => (0u64..500).prop_map(Op::Wait),
         1 => Just(Op::Reset),
+        1 => Just(Op::Batch),
     ]
 }
 
@@ -61,6 +66,8 @@ enum Fate {
 struct Twin {
     all: Vec<(u32, Token, Fate)>,
     next: u32,
+    /// Entries that were looked at for the same batch, once there are batches.
+    looked_at: Option<BTreeSet<u32>>,
 }
 
 impl Twin {
@@ -71,11 +78,14 @@ impl Twin {
     fn park(&mut self, entries: u32, ttl: u16, max_age: u64, now: u64) -> Option<u32> {
         let entry = self.next;
         self.next = (self.next + 1) % entries;
+        let again = self.looked_at.as_mut().is_some_and(|all| !all.insert(entry));
         if let Some(at) = self.last_of(entry)
             && let Fate::Waiting { ttl, since } = &mut self.all[at].2
         {
             if now - *since > max_age {
                 self.all[at].2 = Fate::Expired;
+            } else if again {
+                return None;
             } else {
                 *ttl -= 1;
                 if *ttl == 0 {
@@ -147,6 +157,10 @@ proptest! {
                     }
                 }
                 Op::Wait(ns) => now += ns,
+                Op::Batch => {
+                    table.begin_batch();
+                    twin.looked_at = Some(BTreeSet::new());
+                }
                 Op::Reset => {
                     table.reset();
                     for payload in twin.all.iter_mut().filter(|p| matches!(p.2, Fate::Waiting { .. })) {

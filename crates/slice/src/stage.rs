@@ -6,6 +6,7 @@ use crate::{
     Amount, Bind, ConfigError, MAX_PLACES, MOST_TAG_BITS, Marked, SliceConfig, Storage, TAG_BITS, TokenKey,
     TokenMode, entries_for,
 };
+use slipstream_core::batch::BATCH;
 use slipstream_core::registry::{
     BuildError, Group, Made, Meets, Payload, Ports, Properties, Site, StageType,
 };
@@ -72,7 +73,7 @@ pub const SLICE: StageType = StageType {
             "entries",
             Kind::Count(1, MAX_PLACES as u64),
             None,
-            "Payloads that can wait at a time; by default what `rate` and `service` ask for, else 1024",
+            "Payloads that can wait at a time; by default what `rate` and `service` ask for and a batch, 256, else 1024",
         ),
         setting(
             "rate",
@@ -231,7 +232,11 @@ fn entries(settings: &Settings) -> Result<u32, BuildError> {
                 .hint("leave out `entries`, or `rate` and `service`"))
         }
         (None, None, None) => Ok(ENTRIES),
-        (None, Some(Rate::Packets(rate)), Some(service)) => Ok(entries_for(rate as f64, service, HEADROOM)),
+        (None, Some(Rate::Packets(rate)), Some(service)) => {
+            // Functions get the first packet of a batch when all of it is sliced.
+            let waiting = entries_for(rate as f64, service, HEADROOM);
+            Ok((waiting + BATCH as u32).min(MAX_PLACES))
+        }
         (None, Some(Rate::Bits(_)), _) => Err(BuildError::setting("rate", "packets a second are asked for")
             .hint("divide the bits by those of a packet, as in 8mpps")),
         (None, Some(_), None) => {

@@ -84,6 +84,7 @@ impl Stage for SliceStage {
         let owner = shared.owner;
         let mut ends = shared.lock();
         shared.release_dropped(cx, &mut ends.table);
+        ends.table.begin_batch();
         kept.each(cx, batch, |pool, link, frame, now| {
             match slicer.slice_frame(&mut ends.table, pool, link, frame, now, owner) {
                 Sliced::Dropped => Err(MARKED),

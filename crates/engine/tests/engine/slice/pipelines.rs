@@ -261,6 +261,31 @@ fn both_directions_share_a_table() {
     }
 }
 
+/// Functions that give every packet back lose none, however few entries there are: those of a batch don't use
+/// up each other's turns.
+#[test]
+fn small_tables_lose_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    for (settings, most_whole) in [
+        ("entries=1, ttl=1", 10_000),
+        ("entries=16", 9_400),
+        ("entries=100, ttl=1", 6_100),
+        ("rate=100kpps, service=25us", 0),
+        ("rate=4mpps, service=25us", 0),
+    ] {
+        for between in ["counter", "reframe(hold=20us)"] {
+            let graph = format!(
+                "in :: synth(traffic=\"packets=10000,size=1000,rate=100kpps\") -> slice({settings}) -> {between} -> splice -> out :: null"
+            );
+            let report = run(&graph, directory.path());
+            assert_eq!(drops(&report), BTreeMap::new(), "{settings}");
+            let (slice, splice) = (counters(&report, "slice"), counters(&report, "splice"));
+            assert_eq!(splice["spliced"] + splice["untouched"], 10_000, "{settings}");
+            assert!(slice["whole_full"] <= most_whole, "{settings}, {between}: {slice:?}");
+        }
+    }
+}
+
 /// Nothing is wrong with a packet that a function between sees, though it is short.
 #[test]
 fn a_tap_between_sees_right_packets() {
