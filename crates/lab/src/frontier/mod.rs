@@ -400,6 +400,25 @@ mod tests {
         assert_eq!(frontier.holds[1].fixed.mean_delay_ns, 3000.0);
     }
 
+    /// Sixty flows that send four packets at once every 400 µs: their trains cost nothing, and the next
+    /// packet more a whole period. No price gives a delay between.
+    #[test]
+    fn a_mean_delay_is_kept_where_no_price_gives_it() {
+        let mut arrivals = Arrivals::default();
+        for burst in 0..60 * 800u64 {
+            let (round, flow) = (burst / 60, burst % 60);
+            for n in 0..4 {
+                let time = Nanos(round * 400_000 + flow * 6_666 + n * 300);
+                arrivals.push(time, LinkType::Ethernet, 60, &udp(flow as u16), Encapsulation::Outer);
+            }
+        }
+        for aim in [5_000u64, 10_000, 30_000, 100_000, 200_000] {
+            let (point, _) = run(&arrivals, 1_000_000, 32, Some(Budget::Delay(aim)), &mut |_, _| {}).unwrap();
+            let share = point.mean_delay_ns / aim as f64;
+            assert!((0.75..1.25).contains(&share) && point.mean_train >= 4.0, "{aim}: {point:?}");
+        }
+    }
+
     /// Few packets of flows that come back after any time: no wait is worth more than another, and what is
     /// learned may by chance be worse than a fixed hold.
     #[test]

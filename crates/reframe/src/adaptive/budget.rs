@@ -116,9 +116,13 @@ pub(super) struct Counters {
 
 /// Steers the price of a class.
 ///
-/// Once in [`Steering::WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the
-/// window was from the aim, so that it settles without swinging: waits follow the price only after some
-/// packets.
+/// Once in [`WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the window was from
+/// the aim, so that it settles without swinging: waits follow the price only after some packets.
+///
+/// Where packets come in bursts, the delay may jump at a price, from far below the aim to far above it. So
+/// what was spent above the aim is a debt, and the price doesn't rise before it is paid: then the mean of
+/// all packets is as it should be, where the windows can't be. A window that has spent several times its
+/// share ends before its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steering {
     budget: Budget,
@@ -126,11 +130,21 @@ pub(super) struct Steering {
     max_ns: u64,
     windows: u32,
     before: Counters,
+    /// Of a delay, ns; of a train, thousandths of a packet that were too many.
+    debt: i64,
 }
 
+/// Packets after which the price is set anew.
+const WINDOW: u64 = 1024;
+/// A window ends when so many times its delay has been spent.
+const SPENT: u64 = 4;
+/// Windows at the aim by which the debt is bounded, as debt and as savings.
+const MOST_DEBT: u64 = 4096;
+const MOST_SAVED: u64 = 4;
+
 impl Steering {
-    /// Packets after which the price is set anew.
-    pub(super) const WINDOW: u32 = 1024;
+    /// Packets after which the counters are looked at.
+    pub(super) const LOOK: u32 = 256;
     /// So many windows at the beginning go faster.
     const FAST: u32 = 16;
 
@@ -146,6 +160,7 @@ impl Steering {
             max_ns: hold_ns.saturating_mul(256),
             windows: 0,
             before: Counters::default(),
+            debt: 0,
         }
     }
 
@@ -154,30 +169,47 @@ impl Steering {
         self.price_ns
     }
 
-    /// A window has passed.
+    /// Looks at the counters, and sets the price anew when a window has passed.
     pub(super) fn steer(&mut self, now: Counters) {
         let packets = now.packets - self.before.packets;
         let trains = now.trains - self.before.trains;
         let delay = (now.delay_ns - self.before.delay_ns) as u64;
-        self.before = now;
-        if packets == 0 || trains == 0 {
+        let spent = |ns: u64| delay > ns.saturating_mul(SPENT * WINDOW);
+        let ends = match self.budget {
+            Budget::Price(_) => false,
+            Budget::Delay(ns) => packets >= WINDOW || spent(ns),
+            Budget::Train(_) => packets >= WINDOW,
+        };
+        if !ends || packets == 0 || trains == 0 {
             return;
         }
-        // The aim and what was measured, in the same unit.
-        let (aim, measured) = match self.budget {
+        self.before = now;
+        // The aim and what was measured, in the same unit, and what was spent beside what might be.
+        let (aim, measured, share, spent) = match self.budget {
             Budget::Price(_) => return,
-            Budget::Delay(ns) => (ns, delay / packets),
-            Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
+            Budget::Delay(ns) => (ns, delay / packets, ns.saturating_mul(packets), delay),
+            Budget::Train(all) => {
+                let (all, packets) = (u64::from(all), packets * 1000);
+                (all - 1000, packets / trains - 1000, all * trains, packets)
+            }
         };
+        let window = aim.saturating_mul(WINDOW).min(1 << 48) as i64;
+        let most = (-(MOST_SAVED as i64) * window, MOST_DEBT as i64 * window);
+        let more = spent.min(1 << 60) as i64 - share.min(1 << 60) as i64;
+        self.debt = self.debt.saturating_add(more).clamp(most.0, most.1);
+        let rises = aim > measured;
+        if rises && self.debt > 0 {
+            return;
+        }
         // The larger over the smaller, in 64ths, at most four times. A price that is too high falls by as
         // much as one that is too low rises, so that windows that differ by chance don't raise it.
         let (more, less) = (aim.max(measured), aim.min(measured));
-        let ratio = (more * 64 / less.max(1)).clamp(64, 256);
+        let ratio = (more.saturating_mul(64) / less.max(1)).clamp(64, 256);
         let weight = if self.windows < Self::FAST { 4 } else { 1 };
         self.windows = self.windows.saturating_add(1);
         let factor = u128::from(64 * (8 - weight) + ratio * weight);
         let price = u128::from(self.price_ns.max(16));
-        let price = if aim > measured { price * factor / 512 } else { price * 512 / factor };
+        let price = if rises { price * factor / 512 } else { price * 512 / factor };
         self.price_ns = (price as u64).clamp(16, self.max_ns.max(16));
     }
 }
@@ -233,6 +265,28 @@ mod tests {
             steering.steer(sum);
             if n % 100 > 60 {
                 assert!(delay.abs_diff(30_000) < 1500, "{n}: {delay}");
+            }
+        }
+    }
+
+    /// A world in which the delay jumps at a price, from nothing to sixty times the aim, and follows the
+    /// price half a window later.
+    #[test]
+    fn a_delay_that_jumps_is_kept_as_a_mean() {
+        for aim in [10_000, 100_000, 300_000] {
+            let mut steering = Steering::new(Budget::Delay(aim), 1_000_000);
+            let (mut sum, mut before) = (Counters::default(), [0u64; 2]);
+            for n in 0..16_000u64 {
+                let delay = if before[1] > 2_000_000 { 600_000u64 } else { 1000 };
+                sum.packets += 256;
+                sum.trains += 60;
+                sum.delay_ns += u128::from(delay) * 256;
+                before = [steering.price_ns(), before[0]];
+                steering.steer(sum);
+                if n > 4000 {
+                    let mean = (sum.delay_ns / u128::from(sum.packets)) as u64;
+                    assert!((aim / 2..=aim * 5 / 4).contains(&mean), "{aim}: {mean} after {n} looks");
+                }
             }
         }
     }

@@ -80,7 +80,7 @@ impl Adaptive {
         let class = |c: &ClassSettings| Class {
             learner: Learner::new(&scale, c.hold_ns, c.burst, knows.train),
             steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
-            left: Steering::WINDOW,
+            left: Steering::LOOK,
         };
         let mut waits_ns = [0; WAITS];
         waits_ns.iter_mut().zip(0..).for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket));
@@ -213,7 +213,7 @@ impl Class {
 
     #[cold]
     fn steer(&mut self, stats: Option<&ClassStats>) {
-        self.left = Steering::WINDOW;
+        self.left = Steering::LOOK;
         if let Some(stats) = stats {
             let (packets, delay_ns) = (stats.delay.count(), stats.delay.sum());
             self.steering.steer(Counters { packets, trains: stats.trains, delay_ns });

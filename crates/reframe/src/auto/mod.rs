@@ -206,7 +206,10 @@ impl Auto {
             (0..REST).for_each(|_| self.before.iter_mut().for_each(Outcome::halve));
             return None;
         }
-        if first || self.sampled < FEW {
+        if first {
+            return self.begin();
+        }
+        if self.sampled < FEW {
             return None;
         }
         let changed = self.end_of_window(now);
@@ -217,6 +220,16 @@ impl Auto {
             self.shadow.forget();
         }
         changed
+    }
+
+    /// The hold to begin with, where that isn't the longest: under a mean delay none longer than that, which
+    /// can't be overspent, whatever comes.
+    fn begin(&mut self) -> Option<(u8, u64)> {
+        let Budget::Delay(aim) = self.budget else { return None };
+        let within = self.shadow.holds().find(|ns| *ns <= aim);
+        let hold_ns = within.or_else(|| self.shadow.holds().last()).filter(|ns| *ns < self.hold_ns)?;
+        (self.hold_ns, self.wanted) = (hold_ns, hold_ns);
+        Some((self.class, hold_ns))
     }
 
     fn end_of_window(&mut self, now: Nanos) -> Option<(u8, u64)> {

@@ -165,7 +165,8 @@ fn interarrival(args: &Recommend, arrived: &Arrived, rate_pps: f64) -> anyhow::R
         Some(Process::Negbin) | None => {
             let cv = args.cv.unwrap_or_else(|| arrived.cv());
             match Interarrival::negative_binomial(mean, cv) {
-                // Less variation than a negative binomial can have: the next one that there is.
+                // Less variation than a negative binomial can have: the nearest that there is.
+                Err(_) if args.cv.is_none() && cv * cv * mean < 0.25 => Interarrival::deterministic(mean)?,
                 Err(Error::Variation { .. }) if args.cv.is_none() && cv * cv * mean <= 1.0 + 1e-6 => {
                     Interarrival::poisson(mean)?
                 }

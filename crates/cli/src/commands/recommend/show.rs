@@ -75,6 +75,10 @@ fn reason(args: &Recommend, a: &Answer) -> String {
             "No hold that may be chosen does better than none: what trains save is less than what holding costs."
                 .to_owned()
         }
+        Aim::Throughput if best.p_loss < 1e-9 && none.p_loss < 1e-9 => {
+            "Nothing is lost at this load, with or without; of the holds it has the shortest mean latency."
+                .to_owned()
+        }
         Aim::Throughput => format!(
             "It serves the most packets at this load (loss {} instead of {}); of the holds that serve as many it has the \
              shortest mean latency.",
