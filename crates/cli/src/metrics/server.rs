@@ -62,7 +62,8 @@ pub(crate) async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
 async fn connection(stream: TcpStream, app: Router) {
     let service = TowerToHyperService::new(app);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(REQUEST);
+    // A client may end its side with the request, as `nc -N` does.
+    builder.timer(TokioTimer::new()).header_read_timeout(REQUEST).half_close(true);
     // Errors are the client's: it went away, or sent something that is no request.
     let _ = timeout(LIFE, builder.serve_connection(TokioIo::new(stream), service)).await;
 }

@@ -286,6 +286,19 @@ fn what_is_no_request_for_it_is_refused() {
     assert!(watched.page("/metrics").contains("slipstream_elapsed"));
 }
 
+/// A client that has nothing more to say gets its answer, too.
+#[test]
+fn a_client_may_end_its_side() {
+    let watched = Watched::new();
+    let mut stream = TcpStream::connect(&watched.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("slipstream_elapsed"), "{answer:?}");
+}
+
 /// Clients that connect and say nothing cost it neither its descriptors nor its life.
 #[test]
 fn idle_connections_do_not_end_it() {

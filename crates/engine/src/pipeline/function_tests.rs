@@ -86,6 +86,7 @@ fn wrong_settings_of_a_balancer_are_said() {
         ("[ff02::1]:80", "10.1.0.1", dsr, "\"[ff02::1]:80\" is not the address of one host"),
         (four, "224.0.0.1", nat, "\"224.0.0.1\": not the address of one host"),
         (four, "\"255.255.255.255 down\"", dsr, "\"255.255.255.255 down\": not the address of one host"),
+        (four, "", dsr, "lists none"),
         (four, "\"::\"", dsr, "\"::\": not the address of one host"),
         (four, "10.1.0.1", "source=0.0.0.0", "0.0.0.0 is not the address of one host"),
         (four, "10.1.0.1, 192.0.2.80", nat, "192.0.2.80:80 is the service itself"),

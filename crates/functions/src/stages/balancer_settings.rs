@@ -184,6 +184,13 @@ pub(super) fn backends(settings: &Settings) -> Result<Vec<Backend>, BuildError> 
         }
         all.push(backend);
     }
+    if all.is_empty() {
+        return Err(BuildError::setting(
+            "backends",
+            "lists none: every packet for the service would be dropped",
+        )
+        .hint("one that is to get no connections is listed as in \"10.1.0.1 down\""));
+    }
     Ok(all)
 }
 
