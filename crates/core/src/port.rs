@@ -108,6 +108,11 @@ pub trait Transmit {
         None
     }
 
+    /// Why it can't write now, in words for the user: packets are lost meanwhile.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Says that it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells
     /// why.
     fn failed(&self) -> bool {
@@ -280,6 +285,10 @@ impl Observe for Outlet {
 
     fn drops(&self) -> Drops {
         self.0.drops()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.trouble()
     }
 
     fn figures(&self) -> Option<Box<dyn Any + Send>> {

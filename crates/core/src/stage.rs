@@ -242,6 +242,11 @@ pub trait Observe {
         Vec::new()
     }
 
+    /// Why it can't write now what it writes outside of the pipeline, in words for the user.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Figures of a type that only its implementer and those who ask for them know.
     fn figures(&self) -> Option<Box<dyn Any + Send>> {
         None

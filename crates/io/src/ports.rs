@@ -145,7 +145,8 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
     let sink = if limits.any() {
-        let (rotation, writer) = Rotation::begin(path, options, limits).map_err(|e| wrong(&e))?;
+        let begin = if site.live { Rotation::go_on } else { Rotation::begin };
+        let (rotation, writer) = begin(path, options, limits).map_err(|e| wrong(&e))?;
         CaptureSink::new(writer, stamp).rotating(rotation)
     } else {
         let writer = if stdio {
@@ -208,34 +209,37 @@ impl Transmit for Nowhere {
 /// Writes packets to a capture.
 #[derive(Debug)]
 pub struct CaptureStage {
-    sink: Option<CaptureSink>,
+    sink: CaptureSink,
     failed: Option<CaptureError>,
-    packets: u64,
-    bytes: u64,
-    drops: Drops,
+    /// Where it failed: when to try again.
+    again: Nanos,
     /// Live: when what was written is next to be published; none where that is done at the end.
     publish: Option<Nanos>,
 }
 
 /// The time between two times at which a live capture is published, in ns.
 const PUBLISH: u64 = 1_000_000_000;
+/// The time between two attempts to go on behind an error, in ns.
+const AGAIN: u64 = 1_000_000_000;
 
 impl CaptureStage {
     /// To this file.
     #[must_use]
     pub fn new(sink: CaptureSink) -> Self {
-        Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default(), publish: None }
+        Self { sink, failed: None, again: Nanos::MAX, publish: None }
     }
 
     /// Packets that were written can be read, and stay, from a second after they came on.
     #[must_use]
     pub fn published(self) -> Self {
-        Self { publish: Some(Nanos::MAX), ..self }
+        Self { sink: self.sink.staying(), publish: Some(Nanos::MAX), ..self }
     }
 
     /// Writes the packets of a batch, which stay.
     pub fn write(&mut self, cx: &Context<'_>, batch: &Batch) {
-        let Some(sink) = &mut self.sink else { return };
+        if self.failed.is_some() && cx.now >= self.again {
+            self.try_again(cx.now);
+        }
         if self.publish == Some(Nanos::MAX) {
             self.publish = Some(cx.now.after(PUBLISH));
         }
@@ -247,19 +251,43 @@ impl CaptureStage {
                     meta.original_len = meta.original_len.max(frame.len);
                 }
                 let time = train.release.max(frame.arrival);
-                match (&self.failed, sink.packet(time, meta, cx.data(frame))) {
-                    (None, Ok(())) => {
-                        self.packets += 1;
-                        self.bytes += u64::from(frame.len);
-                    }
-                    (None, Err(error)) => {
-                        self.failed = Some(error);
-                        self.drops.add(DropReason::NotSent, 1);
-                    }
-                    (Some(_), _) => self.drops.add(DropReason::NotSent, 1),
+                if let Err(error) = self.sink.packet(time, meta, cx.data(frame)) {
+                    self.fails(error, cx.now);
                 }
             }
         }
+    }
+
+    /// Publishes what was written, where it is time for that.
+    pub fn publish(&mut self, now: Nanos) {
+        self.publish = Some(Nanos::MAX);
+        if let Err(error) = self.sink.publish() {
+            self.fails(error, now);
+        }
+    }
+
+    /// Goes on in another file, if that can be written.
+    #[cold]
+    fn try_again(&mut self, now: Nanos) {
+        match self.sink.begin_again() {
+            Ok(()) => self.failed = None,
+            Err(error) => self.fails(error, now),
+        }
+    }
+
+    /// Nothing more can be written, or nothing for now.
+    #[cold]
+    fn fails(&mut self, error: CaptureError, now: Nanos) {
+        let passes = error.may_pass() && self.sink.can_begin_again();
+        self.again = if passes { now.after(AGAIN) } else { Nanos::MAX };
+        self.failed = Some(error);
+    }
+
+    /// Why it can't write now, unless nobody minds.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let error = self.failed.as_ref().filter(|error| !error.reader_left_stdout())?;
+        Some(error.to_string())
     }
 }
 
@@ -275,35 +303,38 @@ impl Transmit for CaptureStage {
         self.publish.unwrap_or(Nanos::MAX)
     }
 
-    fn look(&mut self, _: &mut Context<'_>) {
-        self.publish = Some(Nanos::MAX);
-        if let (Some(sink), None) = (&mut self.sink, &self.failed) {
-            self.failed = sink.publish().err();
-        }
+    fn look(&mut self, cx: &mut Context<'_>) {
+        self.publish(cx.now);
     }
 
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), PortError> {
-        let Some(sink) = &mut self.sink else { return Ok(()) };
-        Ok(new.iter().try_for_each(|i| sink.interface(i))?)
+        Ok(new.iter().try_for_each(|i| self.sink.interface(i))?)
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("packets_written", self.packets);
-        visit("bytes_written", self.bytes);
+        let (packets, bytes) = self.sink.written();
+        visit("packets_written", packets);
+        visit("bytes_written", bytes);
     }
 
     fn drops(&self) -> Drops {
-        self.drops
+        let mut drops = Drops::default();
+        drops.add(DropReason::NotSent, self.sink.lost());
+        drops
+    }
+
+    fn trouble(&self) -> Option<String> {
+        CaptureStage::trouble(self)
     }
 
     fn failed(&self) -> bool {
-        self.failed.is_some()
+        self.failed.is_some() && self.again == Nanos::MAX
     }
 
     fn finish(&mut self) -> Result<(), PortError> {
         let written = match self.failed.take() {
             Some(error) => Err(error),
-            None => self.sink.take().map_or(Ok(()), |s| s.into_writer().finish().map(drop)),
+            None => self.sink.finish(),
         };
         match written {
             // Who reads stdout may have seen enough, as in `… | head`.

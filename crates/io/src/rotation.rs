@@ -1,6 +1,7 @@
 //! Captures that are cut into files by size and time, of which the latest may be kept only.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::capture::{CaptureError, CaptureWriter, WriterOptions};
@@ -9,6 +10,8 @@ use slipstream_core::time::Nanos;
 
 /// Bytes of a record beside those of its packet, in pcapng.
 const RECORD: u64 = 32;
+/// Digits of the number of a file at most, for it to be taken for one.
+const MOST_DIGITS: usize = 18;
 
 /// When a capture goes on in another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,16 +38,21 @@ pub struct Rotation {
     path: PathBuf,
     options: WriterOptions,
     limits: Limits,
+    /// The number of the file that is being written, or of the next one.
     number: u64,
+    /// Earlier files are not replaced.
+    goes_on: bool,
     /// Time of the first packet of the file that is being written.
     began: Option<Nanos>,
     bytes: u64,
     interfaces: Vec<Interface>,
+    /// The files before, the oldest first.
     complete: VecDeque<PathBuf>,
 }
 
 impl Rotation {
-    /// Of files with names like `path`, and the first of them.
+    /// Of files with names like `path`, and the first of them. Those of an earlier run are replaced, one by
+    /// one.
     ///
     /// # Errors
     /// [`CaptureError`]: it can't be made.
@@ -54,20 +62,67 @@ impl Rotation {
         limits: Limits,
     ) -> Result<(Self, CaptureWriter), CaptureError> {
         let (path, interfaces, complete) = (path.to_owned(), Vec::new(), VecDeque::new());
-        let this = Self { path, options, limits, number: 1, began: None, bytes: 0, interfaces, complete };
-        let writer = CaptureWriter::create(&this.name(), options)?;
+        let (number, goes_on, began, bytes) = (1, false, None, 0);
+        let mut this = Self { path, options, limits, number, goes_on, began, bytes, interfaces, complete };
+        let writer = this.open(false)?;
         Ok((this, writer))
     }
 
-    /// The name of the file that is being written.
-    fn name(&self) -> PathBuf {
+    /// As [`begin`](Self::begin), behind the files that are there: all of them stay, as far as so many are
+    /// kept.
+    ///
+    /// # Errors
+    /// [`CaptureError`]: it can't be made, or what is there can't be listed.
+    pub fn go_on(
+        path: &Path,
+        options: WriterOptions,
+        limits: Limits,
+    ) -> Result<(Self, CaptureWriter), CaptureError> {
+        let (path, interfaces) = (path.to_owned(), Vec::new());
+        let (number, goes_on, began, bytes, complete) = (1, true, None, 0, VecDeque::new());
+        let mut this = Self { path, options, limits, number, goes_on, began, bytes, interfaces, complete };
+        let mut there = this.files().map_err(|error| CaptureError::create(&this.path, error))?;
+        there.sort_unstable();
+        this.number = there.last().map_or(1, |(number, _)| number + 1);
+        this.complete.extend(there.into_iter().filter(|(_, path)| path.is_file()).map(|(_, path)| path));
+        let writer = this.open(true)?;
+        Ok((this, writer))
+    }
+
+    /// What has the name of such a file, each with its number.
+    fn files(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+            let name = entry?.file_name();
+            let digits = name.to_str().and_then(|name| {
+                let (stem, rest) = self.around_number();
+                name.strip_prefix(&stem)?.strip_suffix(&rest).filter(|digits| digits.len() <= MOST_DIGITS)
+            });
+            if let Some(number) = digits.and_then(|digits| digits.parse().ok())
+                && self.name(number).file_name() == Some(&name)
+            {
+                all.push((number, self.path.with_file_name(&name)));
+            }
+        }
+        Ok(all)
+    }
+
+    /// A file of this number.
+    fn name(&self, number: u64) -> PathBuf {
+        let (before, behind) = self.around_number();
+        self.path.with_file_name(format!("{before}{number:05}{behind}"))
+    }
+
+    /// What stands before and behind the number in the name of a file.
+    fn around_number(&self) -> (String, String) {
         let whole = self.path.file_name().unwrap_or_default().to_string_lossy();
         // All extensions stay behind: `.pcapng.gz`.
         let (stem, rest) = match whole.get(1..).and_then(|tail| tail.find('.')) {
             Some(at) => whole.split_at(at + 1),
             None => (&*whole, ""),
         };
-        self.path.with_file_name(format!("{stem}-{:05}{rest}", self.number))
+        (format!("{stem}-"), rest.to_owned())
     }
 
     /// An interface, which every file is to have.
@@ -91,26 +146,41 @@ impl Rotation {
         self.bytes += len as u64 + RECORD;
     }
 
-    /// Finishes a file and begins the next one.
-    pub(crate) fn turn(&mut self, writer: &mut CaptureWriter) -> Result<(), CaptureError> {
-        let complete = self.name();
-        self.number += 1;
-        let mut next = CaptureWriter::create(&self.name(), self.options)?;
+    /// Opens the next file; what is written to it is to stay or not.
+    pub(crate) fn open(&mut self, stays: bool) -> Result<CaptureWriter, CaptureError> {
+        let mut writer = CaptureWriter::create(&self.name(self.number), self.options)?;
         for interface in &self.interfaces {
-            next.add_interface(interface)?;
+            writer.add_interface(interface)?;
         }
-        std::mem::replace(writer, next).finish()?;
+        Ok(if stays { writer.staying() } else { writer })
+    }
+
+    /// The file that was being written is closed, and there, or it could not be written.
+    pub(crate) fn closed(&mut self, there: bool) {
+        let path = self.name(self.number);
         (self.began, self.bytes) = (None, 0);
-        self.complete.push_back(complete);
-        if let Some(keep) = self.limits.keep {
-            // The file that is being written is one of those.
-            while self.complete.len() >= keep {
-                let Some(oldest) = self.complete.pop_front() else { break };
-                // Somebody else may have taken it away.
-                let _ = std::fs::remove_file(oldest);
-            }
+        if there {
+            self.complete.push_back(path);
+            self.number += 1;
+        } else if self.goes_on {
+            // It may have had its name before a packet came. No other file has it.
+            let _ = std::fs::remove_file(path);
         }
-        Ok(())
+    }
+
+    /// Returns true if there are files beside the one that is being written.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.complete.is_empty()
+    }
+
+    /// Deletes as many of the oldest files as must go, where so many are being written.
+    pub(crate) fn delete_oldest(&mut self, written: usize) {
+        let Some(keep) = self.limits.keep else { return };
+        while self.complete.len() + written > keep {
+            let Some(oldest) = self.complete.pop_front() else { break };
+            // Somebody else may have taken it away.
+            let _ = std::fs::remove_file(oldest);
+        }
     }
 }
 
@@ -139,16 +209,33 @@ mod tests {
         all
     }
 
-    fn write(folder: &Path, file: &str, limits: Limits, packets: u64) -> CaptureSink {
-        let options = WriterOptions::for_path(Path::new(file), Format::PcapNg);
-        let (rotation, writer) = Rotation::begin(&folder.join(file), options, limits).unwrap();
-        let mut sink = CaptureSink::new(writer, Stamp::Release).rotating(rotation);
+    fn options(file: &str) -> WriterOptions {
+        WriterOptions::for_path(Path::new(file), Format::PcapNg)
+    }
+
+    fn describe(sink: &mut CaptureSink) {
         sink.interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
-        for n in 0..packets {
-            let time = Nanos(n * 1_000_000_000);
-            let meta = PacketMeta { original_len: 68, interface: 0, time };
-            sink.packet(time, meta, &[n as u8; 68]).unwrap();
-        }
+    }
+
+    fn packet(sink: &mut CaptureSink, second: u64) -> Result<(), CaptureError> {
+        let time = Nanos(second * 1_000_000_000);
+        sink.packet(time, PacketMeta { original_len: 68, interface: 0, time }, &[second as u8; 68])
+    }
+
+    fn write(folder: &Path, file: &str, limits: Limits, packets: u64) -> CaptureSink {
+        let (rotation, writer) = Rotation::begin(&folder.join(file), options(file), limits).unwrap();
+        let mut sink = CaptureSink::new(writer, Stamp::Release).rotating(rotation);
+        describe(&mut sink);
+        (0..packets).for_each(|n| packet(&mut sink, n).unwrap());
+        sink
+    }
+
+    /// As in a live run, with four packets a file.
+    fn live(folder: &Path, file: &str, keep: Option<usize>) -> CaptureSink {
+        let limits = Limits { size: Some(400), keep, ..Limits::default() };
+        let (rotation, writer) = Rotation::go_on(&folder.join(file), options(file), limits).unwrap();
+        let mut sink = CaptureSink::new(writer, Stamp::Release).rotating(rotation).staying();
+        describe(&mut sink);
         sink
     }
 
@@ -162,7 +249,7 @@ mod tests {
             (Limits { size: Some(10), ..Limits::default() }, 1),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            write(folder.path(), "a.b.pcapng.gz", limits, 25).into_writer().finish().unwrap();
+            write(folder.path(), "a.b.pcapng.gz", limits, 25).finish().unwrap();
             let files = names(folder.path());
             assert_eq!(files[0], "a-00001.b.pcapng.gz");
             let all: Vec<Vec<u64>> = files.iter().map(|f| times(&folder.path().join(f))).collect();
@@ -175,7 +262,7 @@ mod tests {
     fn the_latest_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { size: Some(500), keep: Some(2), ..Limits::default() };
-        write(folder.path(), "x", limits, 23).into_writer().finish().unwrap();
+        write(folder.path(), "x", limits, 23).finish().unwrap();
         assert_eq!(names(folder.path()), ["x-00004", "x-00005"]);
     }
 
@@ -192,8 +279,90 @@ mod tests {
             }
             sink.packet(Nanos(9), PacketMeta { original_len: 1, interface: 0, time: Nanos(9) }, &[1])
                 .unwrap();
-            sink.into_writer().finish().unwrap();
+            sink.finish().unwrap();
             assert_eq!((times(&path).len(), names(folder.path()).len()), (8, 1), "{file}");
         }
+    }
+
+    #[test]
+    fn a_live_capture_goes_on_behind_the_files_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        // Other captures, and what only looks like a file of this one.
+        let others = ["b-00009.pcap", "a-00012.pcapng", "a-7.pcap", "a-000014.pcap", "a-x0015.pcap"];
+        others.iter().for_each(|name| std::fs::write(folder.path().join(name), name).unwrap());
+        let ours = || {
+            let all = names(folder.path()).into_iter();
+            all.filter(|name| !others.contains(&name.as_str())).collect::<Vec<_>>()
+        };
+        let run = |packets: u64, keep| {
+            let mut sink = live(folder.path(), "a.pcap", keep);
+            (0..packets).for_each(|n| packet(&mut sink, n).unwrap());
+            sink.finish().unwrap();
+        };
+        run(8, None);
+        assert_eq!(ours(), ["a-00001.pcap", "a-00002.pcap"]);
+        let first = std::fs::read(folder.path().join("a-00001.pcap")).unwrap();
+        run(3, None);
+        assert_eq!(ours(), ["a-00001.pcap", "a-00002.pcap", "a-00003.pcap"]);
+        assert_eq!(std::fs::read(folder.path().join("a-00001.pcap")).unwrap(), first);
+        // A run without packets replaces none that has some.
+        run(0, Some(2));
+        assert_eq!(ours(), ["a-00001.pcap", "a-00002.pcap", "a-00003.pcap"]);
+        run(5, Some(3));
+        assert_eq!(ours(), ["a-00003.pcap", "a-00004.pcap", "a-00005.pcap"]);
+        assert_eq!(times(&folder.path().join("a-00005.pcap")).len(), 1);
+        assert_eq!(names(folder.path()).len(), 3 + others.len());
+    }
+
+    #[test]
+    fn files_of_a_live_capture_are_deleted_when_later_ones_have_packets() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..3 {
+            let mut sink = live(folder.path(), "a.pcap", Some(2));
+            packet(&mut sink, 1).unwrap();
+            sink.publish().unwrap();
+            // Whatever ends the program now.
+            drop(sink);
+        }
+        assert_eq!(names(folder.path()), ["a-00002.pcap", "a-00003.pcap"]);
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_begun_costs_no_earlier_one() {
+        let above = tempfile::tempdir().unwrap();
+        let [folder, away] = ["here", "away"].map(|name| above.path().join(name));
+        std::fs::create_dir(&folder).unwrap();
+        let mut sink = live(&folder, "a.pcap", Some(4));
+        (0..8).for_each(|n| packet(&mut sink, n).unwrap());
+        sink.publish().unwrap();
+        std::fs::rename(&folder, &away).unwrap();
+        assert!(packet(&mut sink, 8).unwrap_err().may_pass());
+        for n in 9..30 {
+            packet(&mut sink, n).unwrap();
+            assert!(sink.begin_again().is_err());
+        }
+        assert_eq!((sink.written().0, sink.lost()), (8, 22));
+        assert_eq!(names(&away), ["a-00001.pcap", "a-00002.pcap"]);
+        std::fs::rename(&away, &folder).unwrap();
+        sink.begin_again().unwrap();
+        (30..36).for_each(|n| packet(&mut sink, n).unwrap());
+        sink.finish().unwrap();
+        assert_eq!(names(&folder), [1, 2, 3, 4].map(|n| format!("a-0000{n}.pcap")));
+        let seconds = |n| times(&folder.join(format!("a-0000{n}.pcap"))).len();
+        assert_eq!([1, 2, 3, 4].map(seconds), [4, 4, 4, 2]);
+        assert_eq!((sink.written().0, sink.lost()), (14, 22));
+    }
+
+    #[test]
+    fn a_replay_that_can_not_go_on_keeps_what_is_complete() {
+        let above = tempfile::tempdir().unwrap();
+        let [folder, away] = ["here", "away"].map(|name| above.path().join(name));
+        std::fs::create_dir(&folder).unwrap();
+        let limits = Limits { size: Some(400), keep: Some(3), ..Limits::default() };
+        let mut sink = write(&folder, "a.pcap", limits, 8);
+        std::fs::rename(&folder, &away).unwrap();
+        let failed = (8..20).map(|n| packet(&mut sink, n)).filter(Result::is_err).count();
+        assert_eq!((failed, sink.written().0, sink.lost()), (1, 4, 16));
+        assert_eq!(names(&away), ["a-00001.pcap"]);
     }
 }

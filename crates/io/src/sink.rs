@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::capture::{CaptureError, CaptureWriter};
+use crate::capture::{CaptureError, CaptureWriter, Summary};
 use crate::rotation::Rotation;
 use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
@@ -69,18 +69,29 @@ pub enum Stamp {
 }
 
 /// Writes a capture file.
+///
+/// An error ends the file; what comes then is lost, and counted, until it is to [begin
+/// again](Self::begin_again).
 #[derive(Debug)]
 pub struct CaptureSink {
-    writer: CaptureWriter,
+    /// None behind an error, and at the end.
+    writer: Option<CaptureWriter>,
     stamp: Stamp,
     rotation: Option<Rotation>,
+    /// What was written stays, however the writing ends.
+    stays: bool,
+    /// Packets that came.
+    taken: u64,
+    /// The amounts in files that are closed.
+    closed: Summary,
 }
 
 impl CaptureSink {
     /// Writes to `writer`.
     #[must_use]
     pub fn new(writer: CaptureWriter, stamp: Stamp) -> Self {
-        Self { writer, stamp, rotation: None }
+        let (writer, closed) = (Some(writer), Summary::default());
+        Self { writer, stamp, rotation: None, stays: false, taken: 0, closed }
     }
 
     /// Goes on in other files by and by.
@@ -89,18 +100,140 @@ impl CaptureSink {
         Self { rotation: Some(rotation), ..self }
     }
 
+    /// What was written stays, however the writing ends: of a file that can't be written any more, all whole
+    /// packets that it has.
+    #[must_use]
+    pub fn staying(self) -> Self {
+        Self { writer: self.writer.map(CaptureWriter::staying), stays: true, ..self }
+    }
+
     /// All that was written can be read from now on, however the program ends.
     ///
     /// # Errors
     /// [`CaptureError`] where it can't be written.
     pub fn publish(&mut self) -> Result<(), CaptureError> {
-        self.writer.publish()
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let published = writer.publish();
+        let any = writer.summary().packets > 0;
+        match (&published, &mut self.rotation) {
+            (Err(_), _) => self.give_up(),
+            (Ok(()), Some(rotation)) if any => rotation.delete_oldest(1),
+            (Ok(()), _) => {}
+        }
+        published
     }
 
-    /// The writer, to be finished.
+    /// Packets that were written, and their bytes. Of what stays, only those that have reached a file count.
     #[must_use]
-    pub fn into_writer(self) -> CaptureWriter {
-        self.writer
+    pub fn written(&self) -> (u64, u64) {
+        let open = self.writer.as_ref().map_or_else(Summary::default, |writer| {
+            if self.stays { writer.reached() } else { writer.summary() }
+        });
+        (self.closed.packets + open.packets, self.closed.data_bytes + open.data_bytes)
+    }
+
+    /// Packets that came and won't be in any file.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let open = self.writer.as_ref().map_or(0, |writer| writer.summary().packets);
+        self.taken - self.closed.packets - open
+    }
+
+    /// Returns true if it can go on in another file behind an error.
+    #[must_use]
+    pub fn can_begin_again(&self) -> bool {
+        self.stays && self.rotation.is_some()
+    }
+
+    /// Goes on in another file behind an error, where there are to be several, if that can be written now.
+    ///
+    /// # Errors
+    /// [`CaptureError`] where it can't.
+    pub fn begin_again(&mut self) -> Result<(), CaptureError> {
+        if let (None, Some(rotation)) = (&self.writer, &mut self.rotation) {
+            let mut writer = rotation.open(self.stays)?;
+            // On a disk that is full, a file can be made, but not be written.
+            writer.publish()?;
+            self.writer = Some(writer);
+        }
+        Ok(())
+    }
+
+    /// Completes what is written.
+    ///
+    /// # Errors
+    /// [`CaptureError`] where it can't be written.
+    pub fn finish(&mut self) -> Result<(), CaptureError> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        if let Some(rotation) = &mut self.rotation
+            && self.stays
+            && writer.summary().packets == 0
+            && rotation.has_others()
+        {
+            // No packet came: that is no reason to delete any that did.
+            rotation.closed(false);
+            return Ok(());
+        }
+        self.close(writer)?;
+        if let Some(rotation) = &mut self.rotation {
+            rotation.delete_oldest(0);
+        }
+        Ok(())
+    }
+
+    /// Completes a file, or keeps what there is of it if that is to stay.
+    fn close(&mut self, writer: CaptureWriter) -> Result<(), CaptureError> {
+        let (there, result) = if self.stays {
+            writer.close()
+        } else {
+            match writer.finish() {
+                Ok(summary) => (summary, Ok(())),
+                Err(error) => (Summary::default(), Err(error)),
+            }
+        };
+        self.closed.packets += there.packets;
+        self.closed.data_bytes += there.data_bytes;
+        if let Some(rotation) = &mut self.rotation {
+            rotation.closed(result.is_ok() || there.packets > 0);
+        }
+        result
+    }
+
+    /// Leaves a file behind an error.
+    #[cold]
+    fn give_up(&mut self) {
+        if let Some(writer) = self.writer.take()
+            && self.stays
+        {
+            // Why it can't be completed has been said.
+            let _ = self.close(writer);
+        }
+    }
+
+    /// Completes a file and begins the next one.
+    #[cold]
+    fn turn(&mut self) -> Result<(), CaptureError> {
+        if let Some(writer) = self.writer.take() {
+            self.close(writer)?;
+        }
+        if let Some(rotation) = &mut self.rotation {
+            self.writer = Some(rotation.open(self.stays)?);
+            rotation.delete_oldest(1);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, time: Nanos, meta: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {
+        if self.rotation.as_ref().is_some_and(|rotation| rotation.is_full(time, data.len())) {
+            self.turn()?;
+        }
+        if let Some(rotation) = &mut self.rotation {
+            rotation.written(time, data.len());
+        }
+        match &mut self.writer {
+            Some(writer) => writer.write(meta.interface, time, meta.original_len, data),
+            None => Ok(()),
+        }
     }
 }
 
@@ -109,7 +242,7 @@ impl Sink for CaptureSink {
         if let Some(rotation) = &mut self.rotation {
             rotation.interface(interface);
         }
-        self.writer.add_interface(interface).map(|_| ())
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.add_interface(interface).map(|_| ()))
     }
 
     fn packet(&mut self, release: Nanos, meta: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {
@@ -117,13 +250,15 @@ impl Sink for CaptureSink {
             Stamp::Release => release,
             Stamp::Arrival => meta.time,
         };
-        if let Some(rotation) = &mut self.rotation {
-            if rotation.is_full(time, data.len()) {
-                rotation.turn(&mut self.writer)?;
-            }
-            rotation.written(time, data.len());
+        self.taken += 1;
+        if self.writer.is_none() {
+            return Ok(());
         }
-        self.writer.write(meta.interface, time, meta.original_len, data)
+        let written = self.write(time, meta, data);
+        if written.is_err() {
+            self.give_up();
+        }
+        written
     }
 }
 

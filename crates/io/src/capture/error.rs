@@ -271,12 +271,19 @@ impl CaptureError {
     }
 
     /// From a failure to create `file`.
-    pub(super) fn create(file: &Path, source: io::Error) -> Self {
+    pub(crate) fn create(file: &Path, source: io::Error) -> Self {
         let name = file.display().to_string();
         match file.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) {
             Some(folder) => Self::NoFolder { file: name, folder: folder.display().to_string() },
             None => Self::Create { file: name, source },
         }
+    }
+
+    /// Returns true if the next attempt to write may do better: a disk that is full can be emptied, a folder
+    /// come back.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Create { .. } | Self::NoFolder { .. })
     }
 
     /// Returns true if the output was stdout, and whoever read it went away.

@@ -25,6 +25,8 @@ mod stream;
 mod target;
 mod window;
 mod writer;
+#[cfg(test)]
+mod writer_tests;
 
 use slipstream_wire::LinkType;
 

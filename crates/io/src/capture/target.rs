@@ -66,6 +66,17 @@ impl Target {
             Self::Direct(_) | Self::Other(_) => Ok(()),
         }
     }
+
+    /// Cuts a regular file back to its first `len` bytes. One that has no place yet is put there if it is
+    /// `worth` that.
+    pub(super) fn keep(self, len: u64, worth: bool) -> io::Result<()> {
+        match self {
+            Self::New(_) if !worth => Ok(()),
+            Self::New(file) => file.file().set_len(len).and_then(|()| file.persist()),
+            Self::Direct(file) if file.metadata()?.is_file() => file.set_len(len),
+            Self::Direct(_) | Self::Other(_) => Ok(()),
+        }
+    }
 }
 
 impl Write for Target {
@@ -104,11 +115,15 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// The target; what a compressor still has goes nowhere.
+    fn take(&mut self) -> Target {
+        std::mem::replace(&mut self.target, Target::Other(Box::new(io::sink())))
+    }
+
     /// Lets what was written until now be read under the file's name.
     fn publish(&mut self) -> io::Result<()> {
         self.target.flush()?;
-        let nowhere = Target::Other(Box::new(io::sink()));
-        self.target = std::mem::replace(&mut self.target, nowhere).publish()?;
+        self.target = self.take().publish()?;
         Ok(())
     }
 }
@@ -161,29 +176,54 @@ impl Sink {
         }
     }
 
-    /// Lets what was written until now be read under the file's name, however the program ends.
-    pub(super) fn publish(&mut self) -> io::Result<()> {
+    /// Returns true if bytes go to the target as they are.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Bytes that have reached the target.
+    pub(super) fn written(&self) -> u64 {
         match self {
-            Self::Plain(out) => out.publish(),
-            Self::Gzip(out) => {
-                out.flush()?;
-                out.get_mut().publish()
-            }
-            Self::Zstd(out) => {
-                out.flush()?;
-                out.get_mut().publish()
-            }
+            Self::Plain(out) => out.written,
+            Self::Gzip(out) => out.get_ref().written,
+            Self::Zstd(out) => out.get_ref().written,
         }
     }
 
-    /// Ends the compressed stream and puts the file in its place; tells how many bytes it has.
-    pub(super) fn complete(self) -> io::Result<u64> {
-        let counted = match self {
+    /// Has everything reach the target, so that it can be read from there.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(out) => out.flush(),
+            Self::Gzip(out) => out.flush(),
+            Self::Zstd(out) => out.flush(),
+        }
+    }
+
+    /// Lets what has reached the target be read under the file's name, however the program ends. Where that
+    /// fails, the file is gone.
+    pub(super) fn publish(&mut self) -> io::Result<()> {
+        self.counted().publish()
+    }
+
+    /// Ends the compressed stream.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Gzip(out) => out.try_finish(),
+            Self::Zstd(out) => out.do_finish(),
+        }
+    }
+
+    /// The target itself.
+    pub(super) fn into_target(mut self) -> Target {
+        self.counted().take()
+    }
+
+    fn counted(&mut self) -> &mut Counted {
+        match self {
             Self::Plain(out) => out,
-            Self::Gzip(out) => out.finish()?,
-            Self::Zstd(out) => out.finish()?,
-        };
-        counted.target.complete()?;
-        Ok(counted.written)
+            Self::Gzip(out) => out.get_mut(),
+            Self::Zstd(out) => out.get_mut(),
+        }
     }
 }

@@ -84,6 +84,10 @@ pub struct CaptureWriter {
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
     summary: Summary,
+    /// What goes through a compressor reaches the file whenever something is handed on.
+    stays: bool,
+    /// What has reached the file and can be read from there; its length up to there.
+    reached: Summary,
     name: String,
 }
 
@@ -130,8 +134,16 @@ impl CaptureWriter {
         if options.format == Format::PcapNg {
             section_header(&mut pending);
         }
-        let (format, interfaces, summary) = (options.format, Vec::new(), Summary::default());
-        Ok(Self { sink, pending, format, interfaces, headed: false, failed: false, summary, name })
+        let (format, interfaces) = (options.format, Vec::new());
+        let (summary, reached) = (Summary::default(), Summary::default());
+        let (headed, failed, stays) = (false, false, false);
+        Ok(Self { sink, pending, format, interfaces, headed, failed, summary, stays, reached, name })
+    }
+
+    /// What is written is to stay, however the writing ends: see [`CaptureWriter::close`].
+    #[must_use]
+    pub fn staying(self) -> Self {
+        Self { stays: true, ..self }
     }
 
     /// Adds an interface; the result is its number for [`CaptureWriter::write`]. A pcapng file takes them at
@@ -199,7 +211,20 @@ impl CaptureWriter {
         }
         self.summary.packets += 1;
         self.summary.data_bytes += u64::from(captured);
-        if self.pending.len() >= CHUNK { self.hand_on() } else { Ok(()) }
+        if self.pending.len() >= CHUNK { self.hand_on(false) } else { Ok(()) }
+    }
+
+    /// The amounts that were given to it.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// The amounts that have reached the file and can be read from there. Of a compressed file that does not
+    /// [stay](Self::staying) this is known when it was published only.
+    #[must_use]
+    pub fn reached(&self) -> Summary {
+        self.reached
     }
 
     /// Hands on what was gathered, and gives the file its name, so that all that was written can be read,
@@ -212,8 +237,13 @@ impl CaptureWriter {
         if self.format == Format::Pcap {
             self.head();
         }
-        self.hand_on()?;
-        self.sink.publish().map_err(|source| CaptureError::Write { file: self.name.clone(), source })
+        self.hand_on(true)?;
+        let named = self.sink.publish();
+        if named.is_err() {
+            // The file went with the attempt.
+            (self.failed, self.reached) = (true, Summary::default());
+        }
+        named.map_err(|source| self.unwritable(source))
     }
 
     /// Completes the file and puts it in its place.
@@ -222,27 +252,69 @@ impl CaptureWriter {
     ///
     /// [`CaptureError::Write`]: nothing is left behind.
     pub fn finish(mut self) -> Result<Summary, CaptureError> {
+        self.end()?;
+        self.complete()
+    }
+
+    /// Completes the file, or keeps what has reached it, up to the last whole packet: under its own name,
+    /// unless there is no packet. The amounts are those that are in the file now. Of a compressed file that
+    /// is what was handed on before the failure, if it [stays](Self::staying).
+    pub fn close(mut self) -> (Summary, Result<(), CaptureError>) {
+        if let Err(error) = self.end() {
+            let reached = self.reached;
+            let kept = self.sink.into_target().keep(reached.file_bytes, reached.packets > 0);
+            return (if kept.is_ok() { reached } else { Summary::default() }, Err(error));
+        }
+        match self.complete() {
+            Ok(summary) => (summary, Ok(())),
+            Err(error) => (Summary::default(), Err(error)),
+        }
+    }
+
+    /// Hands on everything to the end.
+    fn end(&mut self) -> Result<(), CaptureError> {
         if self.format == Format::Pcap {
             self.head();
         }
-        self.hand_on()?;
-        let Self { sink, mut summary, name, .. } = self;
-        summary.file_bytes = sink.complete().map_err(|source| CaptureError::Write { file: name, source })?;
-        Ok(summary)
+        self.hand_on(false)?;
+        self.sink.end().map_err(|source| self.unwritable(source))
     }
 
-    /// Hands on what was gathered.
+    /// Puts in its place what has its end.
+    fn complete(self) -> Result<Summary, CaptureError> {
+        let Self { sink, mut summary, name, .. } = self;
+        summary.file_bytes = sink.written();
+        let complete = sink.into_target().complete();
+        complete.map(|()| summary).map_err(|source| CaptureError::Write { file: name, source })
+    }
+
+    /// Hands on what was gathered, and has it reach the file, if it stays or is to be `read` there.
     #[cold]
-    fn hand_on(&mut self) -> Result<(), CaptureError> {
-        let written = if self.failed {
-            Err(io::Error::other("an earlier write failed"))
-        } else {
-            self.sink.write_all(&self.pending)
-        };
+    fn hand_on(&mut self, read: bool) -> Result<(), CaptureError> {
+        if self.failed {
+            return Err(self.unwritable(io::Error::other("an earlier write failed")));
+        }
+        let (before, flush) = (self.sink.written(), self.stays || read);
+        let written = self.sink.write_all(&self.pending);
+        let written = written.and_then(|()| if flush { self.sink.flush() } else { Ok(()) });
         self.failed = written.is_err();
+        let (plain, now) = (self.sink.is_plain(), self.sink.written());
+        if written.is_ok() && (plain || flush) {
+            self.reached = Summary { file_bytes: now, ..self.summary };
+        } else if plain {
+            let there = self.pending.get(..(now - before) as usize).unwrap_or(&self.pending);
+            let whole = whole_records(self.format, before == 0, there);
+            self.reached.packets += whole.packets;
+            self.reached.data_bytes += whole.data_bytes;
+            self.reached.file_bytes += whole.file_bytes;
+        }
         self.pending.clear();
         self.pending.shrink_to(2 * CHUNK);
-        written.map_err(|source| CaptureError::Write { file: self.name.clone(), source })
+        written.map_err(|source| self.unwritable(source))
+    }
+
+    fn unwritable(&self, source: io::Error) -> CaptureError {
+        CaptureError::Write { file: self.name.clone(), source }
     }
 
     /// Writes the pcap file header, once.
@@ -263,6 +335,35 @@ impl CaptureWriter {
         } else {
             CaptureError::PacketTooLong { file, packet, len }
         }
+    }
+}
+
+/// The amounts of whole records at the beginning of `bytes`, which this writer made; they begin with a file
+/// header where that `heads` them.
+fn whole_records(format: Format, heads: bool, bytes: &[u8]) -> Summary {
+    let mut whole = Summary::default();
+    let header = if format == Format::Pcap && heads { pcap::FILE_HEADER } else { 0 };
+    let Some(mut rest) = bytes.get(header..) else { return whole };
+    whole.file_bytes = header as u64;
+    let word = |bytes: &[u8], at: usize| {
+        let word = bytes.get(at..)?.first_chunk().copied();
+        word.map(u32::from_le_bytes)
+    };
+    loop {
+        // Packets come as (length of the record, captured bytes), and other blocks of pcapng as their length.
+        let record = match format {
+            Format::Pcap => word(rest, 8).map(|captured| (16 + captured, Some(captured))),
+            Format::PcapNg => word(rest, 4).map(|len| {
+                let is_packet = word(rest, 0) == Some(pcapng::PACKET);
+                (len, word(rest, 20).filter(|_| is_packet))
+            }),
+        };
+        let Some((len, captured)) = record else { return whole };
+        let Some(behind) = rest.get(len as usize..).filter(|_| len > 0) else { return whole };
+        rest = behind;
+        whole.file_bytes += u64::from(len);
+        whole.packets += u64::from(captured.is_some());
+        whole.data_bytes += captured.map_or(0, u64::from);
     }
 }
 
