@@ -1,11 +1,11 @@
 //! Looks on while a pipeline runs live, and logs what an operator wants to know: links that go down and come
-//! up, the first packet that is dropped for a reason and then the rates, and packets that leave much later
-//! than they should.
+//! up, files that can't be written, the first packet that is dropped for a reason and then the rates, and
+//! packets that leave much later than they should.
 //!
 //! A thread of its own asks the data path once a second for a report, as a metrics server does; in between
 //! nothing is done for it. What is logged follows from two reports in a row ([`Watch::compare`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use slipstream::pipeline::Plan;
 use slipstream::runtime::{Monitor, RunReport};
 use slipstream_report::time;
 use slipstream_stats::Histogram;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::log::LIVE;
 
@@ -38,6 +38,10 @@ const LOST: [&str; 4] = ["dropped_by_kernel", "missed", "too_long", "mempool_emp
 pub(crate) enum Notice {
     /// The first packets that were lost at a place for a reason.
     FirstDrop { place: String, reason: String, packets: u64 },
+    /// A place can't write what it is to write.
+    Trouble { place: String, reason: String },
+    /// It can again.
+    TroubleOver { place: String },
     /// Packets that were lost since this was last told.
     Dropping { place: String, reason: String, packets: u64, per_second: f64 },
     /// Packets left later than they were due by more than anybody holds them: their 99th percentile, in ns.
@@ -52,6 +56,8 @@ impl Notice {
             Self::FirstDrop { place, reason, packets } => {
                 warn!(target: LIVE, stage = place, reason, packets, "first drop for this reason");
             }
+            Self::Trouble { place, reason } => error!(target: LIVE, stage = place, reason, "can't write"),
+            Self::TroubleOver { place } => info!(target: LIVE, stage = place, "writes again"),
             Self::Dropping { place, reason, packets, per_second } => {
                 let rate = format!("{per_second:.1}");
                 warn!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
@@ -75,6 +81,8 @@ pub(crate) struct Watch {
     hold_ns: Option<u64>,
     /// Packets lost, by place and reason: as last seen, and as last told.
     lost: BTreeMap<(String, String), (u64, u64)>,
+    /// Places that could not write when last seen.
+    troubled: BTreeSet<String>,
     looks: u32,
     /// The delay of packets beyond what was due, when the period began.
     excess: Vec<(i64, u64)>,
@@ -93,6 +101,16 @@ impl Watch {
         let mut notices = Vec::new();
         self.looks += 1;
         let over = self.looks.is_multiple_of(PERIOD);
+        for stage in &report.stages {
+            let place = stage.name.clone();
+            match &stage.trouble {
+                Some(why) if self.troubled.insert(place.clone()) => {
+                    notices.push(Notice::Trouble { place, reason: why.clone() });
+                }
+                None if self.troubled.remove(&place) => notices.push(Notice::TroubleOver { place }),
+                _ => {}
+            }
+        }
         for ((place, reason), now) in losses(report) {
             let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
             if *seen == 0 && now > 0 {
@@ -281,6 +299,7 @@ mod tests {
             counters: Vec::new(),
             drops,
             held: 0,
+            trouble: None,
             report: None,
             reframe: None,
             excess: Some(excess),
@@ -318,6 +337,22 @@ mod tests {
             .map(|n| if let Notice::Dropping { packets, .. } = n { *packets } else { 0 })
             .sum();
         assert_eq!(rest, 900, "every packet is told of once");
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_told_once_with_its_cause() {
+        let mut watch = Watch::default();
+        let mut look = |trouble: Option<&str>| {
+            let mut report = report(0, Histogram::new());
+            report.stages[0].trouble = trouble.map(str::to_owned);
+            watch.compare(&report)
+        };
+        let place = || "fw".to_owned();
+        assert_eq!(look(None), []);
+        assert_eq!(look(Some("full")), [Notice::Trouble { place: place(), reason: "full".into() }]);
+        assert_eq!(look(Some("full")), []);
+        assert_eq!(look(None), [Notice::TroubleOver { place: place() }]);
+        assert_eq!(look(None), []);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod bad_input;
 mod book;
 mod common;
 mod everyday;
+mod full_disk;
 mod help;
 mod in_and_out;
 mod json_shape;

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::alarm::{Alarm, sleep};
 use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, Feed, Late, Round};
+use super::graph::Sections;
 use super::operator::Operator;
 use super::report::RunError;
 use super::waiting::{Wait, Waiting};
@@ -260,7 +261,7 @@ impl Clock for WallTime {
         self.fresh = false;
         if self.now.since(self.asked) >= NAP {
             self.asked = self.now;
-            if run.tick(None).is_break() {
+            if run.tick(None).is_break() || driver.writes_in_vain(run) {
                 return Ok(ControlFlow::Break(End::Well));
             }
             if self.options.reload.swap(false, Ordering::Relaxed) {
@@ -344,6 +345,15 @@ impl Driver {
         // packet, or free it, and forget it then; lengths are those that came with packets, or less.
         self.pool = unsafe { Pool::adopt(region) }?;
         Ok(())
+    }
+
+    /// Returns true if nothing that the run is for can be written any more. Where something still can, as by
+    /// a gateway beside a capture for which the disk is full, it goes on.
+    fn writes_in_vain(&mut self, run: &Run<'_>) -> bool {
+        if !self.pipeline.failed() && !run.sections.is_some_and(Sections::failed) {
+            return false;
+        }
+        self.pipeline.ends_left() + run.sections.map_or(0, Sections::ends_left) == 0
     }
 
     /// Lets time pass to `now`.

@@ -386,6 +386,7 @@ fn tap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let writer =
         CaptureWriter::create(path, options).map_err(|e| BuildError::setting("path", e.to_string()))?;
     let writes = CaptureStage::new(CaptureSink::new(writer, Stamp::Release));
+    let writes = if site.live { writes.published() } else { writes };
     Ok(Made::Stage(Box::new(Tap { writes, rules, selected: Batch::new() })))
 }
 
@@ -415,6 +416,14 @@ impl Stage for Tap {
         out.emit(cx.pool, batch);
     }
 
+    fn next_deadline(&self) -> Nanos {
+        self.writes.next_look()
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
+        self.writes.publish(cx.now);
+    }
+
     fn egress(&mut self) -> Option<&mut dyn Egress> {
         Some(self)
     }
@@ -423,6 +432,10 @@ impl Stage for Tap {
 impl Observe for Tap {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.writes.counters(visit);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.writes.trouble()
     }
 }
 

@@ -250,6 +250,11 @@ impl Pipeline {
         self.ends().any(|end| end.failed())
     }
 
+    /// The stages that write something outside of the pipeline and still can.
+    pub(super) fn ends_left(&mut self) -> usize {
+        self.ends().filter(|end| !end.failed()).count()
+    }
+
     /// The stages that write something outside of the pipeline.
     fn ends(&mut self) -> impl Iterator<Item = &mut dyn Egress> {
         self.nodes.iter_mut().filter_map(|n| n.stage.egress())

@@ -21,6 +21,8 @@ pub struct StageReport {
     pub drops: Drops,
     /// Packets that it holds.
     pub held: u64,
+    /// Why it can't write now what it writes outside of the pipeline.
+    pub trouble: Option<String>,
     /// Its own report, if it makes one.
     pub report: Option<serde_json::Value>,
     /// The figures of a reframe stage.
@@ -50,6 +52,7 @@ impl Pipeline {
                 counters,
                 drops,
                 held: node.stage.held(),
+                trouble: node.stage.trouble(),
                 report: node.stage.report(),
                 reframe: node.stage.figures().and_then(|f| f.downcast().ok()),
                 excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),

@@ -159,6 +159,8 @@ struct Cell {
     busy_ns: AtomicU64,
     /// When its next stage wants to be called, in ns.
     due: AtomicU64,
+    /// Its stages that write something and still can.
+    ends_left: AtomicUsize,
 }
 
 /// The sections behind the first one, which whoever asks the sources runs.
@@ -264,6 +266,7 @@ impl Pipeline {
             (behind.rounds, behind.timed) = (self.rounds, self.timed);
             behind.links.clone_from(&self.links);
             let (used, arrivals) = (Spare::default(), Arrivals::default());
+            let ends_left = AtomicUsize::new(behind.ends_left());
             let section = Mutex::new(Section { pipeline: behind, pool, error: None, used, arrivals });
             cells.push(Cell {
                 section,
@@ -272,6 +275,7 @@ impl Pipeline {
                 spare: Mutex::default(),
                 busy_ns: AtomicU64::new(0),
                 due: AtomicU64::new(u64::MAX),
+                ends_left,
             });
         }
         cells.reverse();
@@ -440,6 +444,7 @@ impl Sections {
         cell.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         lock(&cell.spare).refill(&mut section.used);
         if section.error.is_some() || section.pipeline.failed() {
+            cell.ends_left.store(section.pipeline.ends_left(), Ordering::Release);
             self.failed.store(true, Ordering::Release);
         }
         cell.due.store(section.pipeline.next_deadline().0, Ordering::Release);
@@ -523,6 +528,11 @@ impl Sections {
     /// Returns true if a stage can write nothing more.
     pub(in crate::runtime) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    /// The stages that write something outside of the pipeline and still can.
+    pub(in crate::runtime) fn ends_left(&self) -> usize {
+        self.cells.iter().map(|cell| cell.ends_left.load(Ordering::Acquire)).sum()
     }
 
     /// Returns true if it was stopped before all was through.

@@ -78,6 +78,9 @@ fn add_stage(all: &mut StageReport, other: &StageReport) {
     add_counters(&mut all.counters, &other.counters);
     all.drops.merge(&other.drops);
     all.held += other.held;
+    if all.trouble.is_none() {
+        all.trouble.clone_from(&other.trouble);
+    }
     add_histogram(&mut all.excess, other.excess.as_ref());
     add_histogram(&mut all.transit, other.transit.as_ref());
     match (&mut all.reframe, &other.reframe) {

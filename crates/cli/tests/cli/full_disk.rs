@@ -1,0 +1,95 @@
+//! Live captures on a disk that is full.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::common::{BINARY, Ended, scratch, text};
+
+/// Runs a pipeline in a folder of its own of 64 KiB, and `meanwhile` beside it. Its files are copied into the
+/// folder `files` afterwards. None where no file system can be mounted.
+fn run_in_64_kib(dir: &Path, graph: &str, meanwhile: &str) -> Option<Ended> {
+    let command = format!(
+        "mkdir disk files && mount -t tmpfs -o size=64k none disk && cd disk || exit 99
+         {BINARY} run --format json -e '{graph}' 2> ../log & {meanwhile}
+         wait $!; status=$?; cp * ../files; cat ../log >&2; exit $status"
+    );
+    let unshare = ["--map-root-user", "--mount", "bash", "-c", &command];
+    let ended = Ended::of(Command::new("unshare").args(unshare).current_dir(dir).output().unwrap());
+    if ended.stdout.is_empty() && !ended.stderr.contains("slipstream") {
+        let what = format!("no file system can be mounted here: {}", ended.stderr);
+        assert!(std::env::var_os("CI").is_none(), "{what}");
+        eprintln!("{what}; a full disk was not tried");
+        return None;
+    }
+    Some(ended)
+}
+
+/// Packets in a file, which must not be damaged.
+fn records(file: &Path) -> u64 {
+    let ended =
+        Ended::of(Command::new(BINARY).args(["analyze", text(file), "--format", "json"]).output().unwrap());
+    assert!(!ended.stderr.contains("damaged"), "{}", ended.stderr);
+    ended.with(0).json()["records"].as_u64().unwrap()
+}
+
+/// Packets that came, that a stage wrote, and that were dropped.
+fn figures(result: &Value, stage: &str) -> (u64, u64, u64) {
+    let stage = result["stages"].as_array().unwrap().iter().find(|s| s["name"] == stage).unwrap();
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let (written, dropped) = (&stage["counters"]["packets_written"], &result["dropped"]["not_sent"]);
+    (number(&result["packets_in"]), number(written), number(dropped))
+}
+
+#[test]
+fn what_was_written_stays_and_the_rest_counts_as_dropped() {
+    for file in ["p.pcap", "p.pcapng"] {
+        let dir = scratch();
+        let graph = format!("paced(rate=10kpps, packets=200k) -> out :: pcap(path={file})");
+        let Some(ended) = run_in_64_kib(dir.path(), &graph, "") else { return };
+        let ended = ended.with(2).saying(&["ERROR", file, "No space left"]);
+        let (came, written, dropped) = figures(&ended.json(), "out");
+        assert_eq!(written + dropped, came);
+        assert_eq!(records(&dir.path().join("files").join(file)), written);
+        assert!(written > 500, "{written}");
+        assert!(came < 150_000, "it ended when nothing was left to write to: {came}");
+    }
+}
+
+#[test]
+fn packets_go_on_to_where_they_can() {
+    let dir = scratch();
+    let graph = "paced(rate=5kpps, packets=20k) -> t :: tee; t -> null; t[1] -> out :: pcap(path=p.pcap)";
+    let Some(ended) = run_in_64_kib(dir.path(), graph, "") else { return };
+    let ended = ended.with(2).saying(&["can't write", "No space left"]);
+    let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
+    assert!(at("can't write") < at("ended"), "{}", ended.stderr);
+    let result = ended.json();
+    let ((came, written, dropped), (_, passed, _)) = (figures(&result, "out"), figures(&result, "null"));
+    assert_eq!((written + dropped, passed), (came, came));
+    assert_eq!(came, 20_000);
+    assert_eq!(records(&dir.path().join("files/p.pcap")), written);
+}
+
+#[test]
+fn complete_files_stay_and_another_is_begun_when_there_is_room() {
+    let dir = scratch();
+    let graph = "paced(rate=1kpps, packets=10k) -> out :: pcap(path=p.pcap, rotate_size=16KiB, keep=3)";
+    // Something else takes half of the disk, and goes away when nothing can be written for two seconds.
+    let other = "head -c 32768 /dev/zero > other; for n in {1..100}; do grep -q \"can't write\" ../log && break; sleep 0.1; done
+         sleep 2; cp p-00001.pcap ../files/early; rm other;";
+    let Some(ended) = run_in_64_kib(dir.path(), graph, other) else { return };
+    let ended = ended.with(0).saying(&["can't write", "No space left", "writes again"]);
+    let files = dir.path().join("files");
+    let mut kept: Vec<_> = fs::read_dir(&files).unwrap().map(|f| f.unwrap().path()).collect();
+    kept.retain(|path| path.extension().is_some());
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    // The first of them was there all the time that nothing could be written.
+    assert!(records(&files.join("early")) > 150);
+    kept.iter().for_each(|file| assert!(records(file) > 0));
+    let (came, written, dropped) = figures(&ended.json(), "out");
+    assert_eq!(written + dropped, came);
+    assert!(dropped > 500 && written > 500, "{written} {dropped}");
+}
