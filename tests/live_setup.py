@@ -74,4 +74,23 @@ def live_capture(case, binary, scratch):
         case.check(len(numbers) >= 40, f"{len(numbers)} packets")
 
 
-SETUP = (fix_offloads, live_capture)
+def stop_takes_what_came(case, binary, scratch):
+    """Packets that wait in a port's ring when a run is asked to end go in before it does."""
+    for kind in ("af_packet", "af_xdp"):
+        with Net() as net:
+            near = net.wire("a")
+            path = scratch / f"{kind}.pcap"
+            box = Middlebox(net, binary, "run", *JSON, "-e", f'{kind}(interface=ma) -> pcap(path="{path}")').ready(1)
+            box.child.send_signal(signal.SIGSTOP)
+            for number in range(800):
+                near.send(udp(net, number))
+            time.sleep(0.2)
+            box.child.send_signal(signal.SIGTERM)
+            box.child.send_signal(signal.SIGCONT)
+            status, _, err = box.wait(10)
+            case.equal(status, 0, f"{kind}: status ({err.strip()[-400:]})")
+            got = [int.from_bytes(frame[42:46]) for frame in records(path) if is_udp(frame)]
+            case.check(got == list(range(800)), f"{kind}: {len(got)} of 800 packets that had come")
+
+
+SETUP = (fix_offloads, live_capture, stop_takes_what_came)

@@ -34,6 +34,8 @@ use slipstream_stats::Histogram;
 
 /// Packets that came wait so long at most for more of them, before they go to another thread, in ns.
 const GATHER: u64 = 20_000;
+/// Packets that have come before a run is asked to end are taken for so long at most, in ns.
+const REST: u64 = 20_000_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
 /// Longest sleep while an operator asks one thing after another, in ns.
@@ -200,6 +202,8 @@ pub(super) struct WallTime {
     now: Nanos,
     limit: Nanos,
     begun: bool,
+    /// By when the run ends at the latest, once it was asked to: packets that have come go in before.
+    leaves: Option<Nanos>,
     /// Since when packets wait to go to another thread.
     gathers: Option<Nanos>,
     /// Packets may have left since `now`, and nothing that takes its time came behind them.
@@ -222,6 +226,7 @@ impl WallTime {
             now,
             limit,
             begun: false,
+            leaves: None,
             gathers: None,
             fresh: false,
             waiting,
@@ -261,8 +266,11 @@ impl Clock for WallTime {
         self.fresh = false;
         if self.now.since(self.asked) >= NAP {
             self.asked = self.now;
-            if run.tick(None).is_break() || driver.writes_in_vain(run) {
+            if driver.writes_in_vain(run) {
                 return Ok(ControlFlow::Break(End::Well));
+            }
+            if self.leaves.is_none() && run.tick(None).is_break() {
+                self.leaves = Some(self.now.after(REST));
             }
             if self.options.reload.swap(false, Ordering::Relaxed) {
                 driver.pipeline.reload(self.now);
@@ -276,6 +284,9 @@ impl Clock for WallTime {
     fn passed(&mut self, driver: &mut Driver, run: &mut Run<'_>, round: Round) -> ControlFlow<End> {
         if !round.more {
             driver.let_pass(self.now);
+        }
+        if self.leaves.is_some_and(|by| !round.busy || self.now >= by) {
+            return ControlFlow::Break(End::Well);
         }
         if let Some(sections) = run.sections {
             // Each hand-over costs both threads: while a source has more, small bursts go over together.
