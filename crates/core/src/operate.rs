@@ -137,6 +137,15 @@ pub trait Operate {
         false
     }
 
+    /// Ends entries whose time has passed, which otherwise may be in its tables for a while yet.
+    fn expire(&mut self, _now: Nanos) {}
+
+    /// Ends what stands in so many `places` from `from` on, since nobody will remember it, and gives the
+    /// place to go on from; none at the end. Only what it tells of ([`events`](Self::events)) has to end.
+    fn end_all(&mut self, _from: u32, _places: u32, _now: Nanos) -> Option<u32> {
+        None
+    }
+
     /// Takes an action that its type alone knows, such as to drain a backend: gives what has to be made for
     /// it, elsewhere, and be handed to [`update`](Self::update) then.
     ///

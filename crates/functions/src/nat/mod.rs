@@ -104,7 +104,18 @@ pub struct Nat {
     events: Option<Box<Events>>,
     /// Place at which the search goes on for mappings that a new configuration no longer allows.
     sweep: Option<Sweep>,
+    /// Sessions are looked at by the clock, and not only when packets come.
+    by_clock: bool,
+    /// When they are next looked at by the clock.
+    look_at: Nanos,
 }
+
+/// Time between two looks at sessions by the clock, in ns.
+const LOOK_EVERY: u64 = 1_000_000_000;
+/// The same while there are more whose time has passed than one look takes.
+const LOOK_AGAIN: u64 = 100_000;
+/// Entries that a look by the clock visits.
+const LOOK: u32 = 512;
 
 impl Nat {
     /// A NAT with no sessions.
@@ -122,6 +133,8 @@ impl Nat {
             counters: NatCounters::default(),
             events: None,
             sweep: None,
+            by_clock: false,
+            look_at: Nanos::MAX,
             config: config.clone(),
         })
     }
@@ -242,12 +255,44 @@ impl Nat {
         self.expire(now, u32::MAX);
     }
 
+    /// Returns true if there may be more.
     #[inline(never)]
-    fn release_due(&mut self, now: Nanos, mut visits: u32) {
+    fn release_due(&mut self, now: Nanos, mut visits: u32) -> bool {
         while let Some(id) = self.sessions.next_due(now, &mut visits) {
             self.release(id, now);
         }
         self.counters.mappings_released += self.mappings.expire(now, &mut visits);
+        visits == 0
+    }
+
+    /// From now on has [`look_at`](Self::look_at) say when to [`look`](Self::look), so that sessions end,
+    /// and are told of, within about a second though no packet comes. Without it what ends when depends on
+    /// packets and their times alone.
+    pub(super) fn go_by_clock(&mut self) {
+        self.by_clock = true;
+    }
+
+    /// When to look for sessions and mappings whose time has passed; never while there are none.
+    pub(super) const fn look_at(&self) -> Nanos {
+        self.look_at
+    }
+
+    /// A session or mapping has begun: it is to be looked at.
+    fn look_later(&mut self, now: Nanos) {
+        if self.by_clock && self.look_at == Nanos::MAX {
+            self.look_at = now.after(LOOK_EVERY);
+        }
+    }
+
+    /// Ends some of the sessions and mappings whose time has passed.
+    pub(super) fn look(&mut self, now: Nanos) {
+        let more = self.release_due(now, LOOK);
+        let any = self.sessions() > 0 || self.mappings() > 0;
+        self.look_at = match (more, any) {
+            (true, _) => now.after(LOOK_AGAIN),
+            (false, true) => now.after(LOOK_EVERY),
+            (false, false) => Nanos::MAX,
+        };
     }
 
     /// Sessions remembered.

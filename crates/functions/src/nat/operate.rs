@@ -220,6 +220,7 @@ impl Nat {
         let Some(mapping) = self.mappings.restore(&from, external) else { return false };
         self.mappings.keep(mapping, until);
         self.mappings.let_go(mapping, 0, now);
+        self.look_later(now);
         true
     }
 
@@ -278,6 +279,17 @@ impl Operate for NatStage {
     fn remove(&mut self, table: usize, record: &[u8], now: Nanos) -> bool {
         let session = Saved::read(record).filter(|_| table == 0);
         session.is_some_and(|saved| self.nat.end(&saved.from.key(), now))
+    }
+
+    fn expire(&mut self, now: Nanos) {
+        self.nat.expire(now, u32::MAX);
+    }
+
+    fn end_all(&mut self, from: u32, places: u32, now: Nanos) -> Option<u32> {
+        let (ids, next) = self.nat.sessions.ids_from(from, places);
+        let ids: Vec<u32> = ids.collect();
+        ids.into_iter().for_each(|id| self.nat.release(id, now));
+        next
     }
 
     fn events(&mut self, empty: &mut Events) {

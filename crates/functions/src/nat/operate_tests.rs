@@ -2,10 +2,20 @@
 
 use proptest::prelude::*;
 
-use super::super::{DropReason, Kind, Packet, Verdict};
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::Context;
+use slipstream_wire::LinkType;
+
+use super::super::{DropReason, Kind, LOOK, Packet, Verdict};
 use super::*;
+use crate::{FunctionContext, NetworkFunction};
 
 const SECOND: u64 = 1_000_000_000;
+
+/// The last byte of an IPv4 address.
+fn octet(address: IpAddr) -> u8 {
+    if let IpAddr::V4(address) = address { address.octets()[3] } else { 0 }
+}
 
 fn config(pool: &[&str]) -> NatConfig {
     NatConfig {
@@ -253,4 +263,86 @@ fn events_tell_of_sessions_from_when_they_are_asked_for() {
     events = room();
     nat.events(&mut events);
     assert!(events.sessions.iter().all(|e| !e.begins));
+}
+
+/// By the clock sessions end though no packet comes, a second late at most, in slices; and what is told of
+/// their end is when it was, not when somebody looked. Without it nothing happens between packets.
+#[test]
+fn by_the_clock_sessions_end_while_no_packet_comes() {
+    let begins = 1_000 * SECOND;
+    let config = NatConfig {
+        sessions: 2048,
+        mappings: 2048,
+        host_sessions: 2048,
+        ports: 5000..=9000,
+        ..config(&["192.0.2.1"])
+    };
+    let timeout = config.timeouts.udp;
+    let opened = |by_clock| {
+        let mut nat = Nat::new(&config).unwrap();
+        if by_clock {
+            nat.go_by_clock();
+        }
+        NatStage::new(nat)
+    };
+    let mut still = opened(false);
+    still.nat.outbound(&packet(17, 1, 5001, 1, 0), Nanos(begins));
+    assert_eq!(still.next_deadline(), Nanos::MAX);
+    let mut stage = opened(true);
+    assert_eq!(stage.next_deadline(), Nanos::MAX, "there is no session");
+    let room = || Events { sessions: Vec::with_capacity(4096), ..Events::default() };
+    stage.events(&mut room());
+    for host in 0..10 {
+        for port in 5000..5100 {
+            stage.nat.outbound(&packet(17, host, port, 1, 0), Nanos(begins + u64::from(host)));
+        }
+    }
+    let sessions = stage.nat.sessions();
+    assert!(sessions > LOOK, "there are more than a look takes");
+    let (mut pool, mut calls) = (Pool::new(), 0);
+    let mut now = Nanos(0);
+    while stage.next_deadline() < Nanos::MAX {
+        now = stage.next_deadline();
+        let mut cx = Context { now, pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        stage.on_deadline(&mut FunctionContext { cx: &mut cx, made: &mut Vec::new() });
+        calls += 1;
+    }
+    assert_eq!((stage.nat.sessions(), stage.nat.mappings()), (0, 0));
+    let over = begins + timeout;
+    assert!((over..over + SECOND + SECOND / 10).contains(&now.0), "{} ns late", now.0 - over);
+    // One a second, and some more where a look does not visit all that it comes upon.
+    assert!(calls < timeout / SECOND * 11 / 10, "{calls} looks");
+    let mut events = room();
+    stage.events(&mut events);
+    let ends: Vec<_> = events.sessions.iter().filter(|e| !e.begins).collect();
+    assert_eq!(ends.len(), sessions as usize);
+    assert!(ends.iter().all(|e| e.time.0 == over + u64::from(octet(e.inside.0))), "ends have other times");
+}
+
+/// Whoever ends all sessions hears of each, those included whose time has passed.
+#[test]
+fn all_sessions_end_in_slices() {
+    let (now, timeout) = (Nanos(1_000 * SECOND), config(&[]).timeouts.udp);
+    let mut nat = stage(&config(&["192.0.2.1"]));
+    nat.events(&mut Events { sessions: Vec::with_capacity(99), ..Events::default() });
+    let late = now.after(timeout + SECOND);
+    for host in 1..20 {
+        nat.nat.outbound(&packet(17, host, 5002, 1, 0), if host == 7 { now } else { late });
+    }
+    let (mut from, mut slices) = (Some(0), 0);
+    while let Some(at) = from {
+        from = nat.end_all(at, 4, late.after(5));
+        slices += 1;
+    }
+    assert_eq!((slices, nat.nat.sessions(), nat.nat.mappings()), (5, 0, 0));
+    let mut events = Events::default();
+    nat.events(&mut events);
+    let ends = events.sessions.iter().filter(|e| !e.begins);
+    let seen: Vec<_> = ends.map(|e| (octet(e.inside.0), e.time)).collect();
+    let want: Vec<_> =
+        (1..20).map(|host| (host, if host == 7 { now.after(timeout) } else { late.after(5) })).collect();
+    let (mut seen, mut want) = (seen, want);
+    seen.sort_unstable();
+    want.sort_unstable();
+    assert_eq!(seen, want);
 }

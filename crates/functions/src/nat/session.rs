@@ -283,6 +283,7 @@ impl Nat {
                 self.mappings.hold(mapping);
                 self.counters.sessions_opened += 1;
                 self.note_event(true, inside, outside, now);
+                self.look_later(now);
                 Ok(id)
             }
             Err(_) => {
@@ -292,10 +293,11 @@ impl Nat {
         }
     }
 
-    /// Ends a session, and its mapping if that was its last.
+    /// Ends a session, and its mapping if that was its last. If its time had passed, it ended then.
     pub(super) fn release(&mut self, id: u32, now: Nanos) {
+        let ended = self.sessions.deadline(id).min(now);
         let Some((key, session)) = self.sessions.remove(id) else { return };
-        self.note_event(false, key, session.outside, now);
+        self.note_event(false, key, session.outside, ended);
         self.outside.remove(session.outside.hash(self.config.seed), id);
         self.counters.sessions_closed += 1;
         if session.marks & CONTACT != 0 {
@@ -338,6 +340,7 @@ impl Nat {
         };
         self.outside.insert(outside.hash(self.config.seed), id);
         self.mappings.hold(mapping);
+        self.look_later(now);
         if marks & CONTACT != 0 && self.config.filtering == Filtering::AddressDependent {
             self.add_contact(id);
         }

@@ -281,7 +281,10 @@ fn config(settings: &Settings, site: &Site<'_>) -> Result<NatConfig, BuildError>
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = config(settings, site)?;
-    let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    let mut nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    if site.live {
+        nat.go_by_clock();
+    }
     let mut stage = NatStage::new(nat);
     stage.fragments = FragmentLimits { ipv6: false, ..limits(settings, site.seed) };
     Ok(Made::Stage(stage_of(stage, settings)))

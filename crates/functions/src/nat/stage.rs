@@ -393,14 +393,22 @@ impl NetworkFunction for NatStage {
         }
     }
 
-    /// After a change of settings there is something to do until all sessions were looked at.
+    /// After a change of settings there is something to do until all sessions were looked at. Where time is
+    /// the clock's, sessions end while no packet comes, too.
     fn next_deadline(&self) -> Nanos {
-        if self.nat.is_sweeping() { self.sweep_at } else { Nanos::MAX }
+        let sweep = if self.nat.is_sweeping() { self.sweep_at } else { Nanos::MAX };
+        sweep.min(self.nat.look_at())
     }
 
     fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
-        self.nat.sweep_on(fx.cx.now);
-        self.sweep_at = fx.cx.now.after(SWEEP_EVERY);
+        let now = fx.cx.now;
+        if self.nat.is_sweeping() && self.sweep_at <= now {
+            self.nat.sweep_on(now);
+            self.sweep_at = now.after(SWEEP_EVERY);
+        }
+        if self.nat.look_at() <= now {
+            self.nat.look(now);
+        }
     }
 
     fn operate(&mut self) -> Option<&mut dyn Operate> {
