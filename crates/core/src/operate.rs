@@ -85,7 +85,7 @@ pub struct Denial {
     pub line: Option<u32>,
     /// The packet's flow.
     pub flow: slipstream_wire::FlowKey,
-    /// Packets denied since the one that was told of before.
+    /// Packets denied since the one that was told of before, with this one.
     pub packets: u64,
 }
 
@@ -96,6 +96,8 @@ pub struct Events {
     pub sessions: Vec<SessionEvent>,
     /// Packets that were denied: some of them.
     pub denials: Vec<Denial>,
+    /// Packets that were denied since the last one that was told of, and will be counted by the next.
+    pub untold: u64,
     /// Events for which there was no room.
     pub missed: u64,
 }
@@ -106,7 +108,7 @@ impl Events {
     pub fn swap(&mut self, empty: &mut Self) {
         empty.sessions.clear();
         empty.denials.clear();
-        empty.missed = 0;
+        (empty.missed, empty.untold) = (0, 0);
         std::mem::swap(self, empty);
     }
 }
@@ -210,9 +212,9 @@ mod tests {
     #[test]
     fn events_change_places() {
         let (mut kept, mut mine) = (Events::default(), Events::default());
-        kept.missed = 3;
-        mine.missed = 1;
+        (kept.missed, kept.untold) = (3, 5);
+        (mine.missed, mine.untold) = (1, 2);
         kept.swap(&mut mine);
-        assert_eq!((kept.missed, mine.missed), (0, 3));
+        assert_eq!((kept.missed, mine.missed, kept.untold, mine.untold), (0, 3, 0, 5));
     }
 }

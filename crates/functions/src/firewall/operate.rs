@@ -45,9 +45,9 @@ impl FirewallStage {
         }
         let Some(flow) = frames.first().and_then(|first| any_key_of(cx, first)) else { return };
         denials.next = cx.now.after(EVERY);
-        let Events { denials: noted, missed, .. } = &mut denials.events;
+        let noted = &mut denials.events.denials;
         if noted.len() == noted.capacity() {
-            *missed += 1;
+            // The next one that is told of counts them.
             return;
         }
         let line = self.firewall.rules().rules().get(rule).map(|rule| rule.line);
@@ -98,6 +98,8 @@ impl Operate for FirewallStage {
     }
 
     fn events(&mut self, empty: &mut Events) {
-        self.denials.get_or_insert_default().events.swap(empty);
+        let denials = self.denials.get_or_insert_default();
+        denials.events.swap(empty);
+        empty.untold = denials.packets;
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use slipstream_core::flow_context::{FlowContexts, Layout};
+use slipstream_core::operate::{Events, Operate};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Context, Observe, Stage};
 use slipstream_core::time::Nanos;
@@ -236,4 +237,27 @@ fn connections_stay() {
     *file.lock().unwrap() = SETS[5];
     assert_eq!(reload(&mut stage), (3, 0));
     assert_eq!(ports(&mut stage, &[segment(24), back(16)]), [0, 0]);
+}
+
+/// Denials that are told of, and the packets that the next one will count, add up to all that were denied.
+#[test]
+fn denials_add_up() {
+    let (mut firewall, _) = stage("deny udp", 0);
+    let room = || Events { denials: Vec::with_capacity(2), ..Events::default() };
+    firewall.events(&mut room());
+    let mut stage = PerPacket::new(firewall);
+    let packet = ipv4(17, 0x0a00_0001, 0x0a00_0002, &udp(4000, 53, b""));
+    // They come 1 µs apart, and are told of every 10 ms at most.
+    let mut seen = Vec::new();
+    for packets in [15_000, 45_000, 5_000] {
+        run(&mut stage, &vec![packet.clone(); packets], &[50]);
+        let mut events = room();
+        stage.operate().unwrap().events(&mut events);
+        let told: u64 = events.denials.iter().map(|denial| denial.packets).sum();
+        seen.push((events.denials.len(), told, events.untold, events.missed));
+    }
+    assert!(seen.iter().all(|(count, .., missed)| *count <= 2 && *missed == 0), "{seen:?}");
+    let told: u64 = seen.iter().map(|(_, told, ..)| told).sum();
+    assert_eq!(told + seen.last().map_or(0, |(.., untold, _)| *untold), 65_000, "{seen:?}");
+    assert!(seen.iter().any(|(count, ..)| *count == 2), "{seen:?}");
 }
