@@ -1,11 +1,11 @@
 //! `slipstream ctl`, `slipstream reload`: requests to a pipeline that runs with `--control`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Map, Value, json};
 use slipstream_report::{Table, count};
 
@@ -15,7 +15,9 @@ use crate::cli::ctl::{Ctl, CtlVerb, Entries, Reach, ReloadArgs};
 use crate::ui;
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same where files are read or written for it.
+const WITH_FILES: Duration = Duration::from_secs(60);
 /// Entries of a page.
 const PAGE: u64 = 1000;
 
@@ -42,27 +44,43 @@ pub(super) fn run(args: &Ctl) -> anyhow::Result<Outcome> {
 }
 
 /// A connection to the pipeline.
-struct Client(BufReader<UnixStream>);
+struct Client<'a>(BufReader<UnixStream>, &'a Path);
 
-impl Client {
-    fn new(path: &Path) -> anyhow::Result<Self> {
+impl<'a> Client<'a> {
+    fn new(path: &'a Path) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(path).with_context(|| {
             format!(
                 "no pipeline answers at {0}: start one with `slipstream run --control {0}`",
                 path.display()
             )
         })?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(stream)))
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream), path))
     }
 
     /// The answer to a request.
+    ///
+    /// # Errors
+    /// There is none in time, or it says what is wrong.
     fn ask(&mut self, request: &Value) -> anyhow::Result<Map<String, Value>> {
+        let word = request.get("do").and_then(Value::as_str);
+        let patience = if let Some("reload" | "save") = word { WITH_FILES } else { PATIENCE };
+        let late = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let (at, seconds) = (self.1.display(), patience.as_secs());
+                anyhow!(
+                    "the pipeline at {at} has not answered within {seconds} s; it may be at work on what somebody \
+                     else asked for"
+                )
+            }
+            _ => error.into(),
+        };
         let mut line = request.to_string();
         line.push('\n');
-        self.0.get_mut().write_all(line.as_bytes())?;
+        self.0.get_ref().set_read_timeout(Some(patience))?;
+        self.0.get_mut().write_all(line.as_bytes()).map_err(late)?;
         line.clear();
-        self.0.read_line(&mut line)?;
+        self.0.read_line(&mut line).map_err(late)?;
         let answer: Value = serde_json::from_str(&line).context("the pipeline has gone away")?;
         let ok = answer.get("ok").and_then(Value::as_bool);
         let why = answer.get("error").and_then(Value::as_str).map(str::to_owned);

@@ -1,11 +1,12 @@
 //! `slipstream run`: any pipeline.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use slipstream::pipeline::{Group, Kind, Plan};
+use slipstream::pipeline::{Group, Kind, Plan, PlannedStage};
 use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
@@ -39,7 +40,12 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     refuse_shared(outputs(args), files(&plan).chain(args.pipeline.config.as_deref()))?;
     let again = args.pipeline.clone();
-    let read = move || pipeline::plan(&again);
+    let read = move || {
+        again.config.as_deref().map_or(Ok(()), refuse_endless)?;
+        let plan = pipeline::plan(&again)?;
+        read_anew(&plan).try_for_each(refuse_endless)?;
+        Ok(plan)
+    };
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
     operation.state = args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable));
     options.operator = operation.operator.clone();
@@ -134,10 +140,31 @@ fn outputs(args: &cli::Run) -> [(&'static str, Option<&Path>); 3] {
 
 /// Files that stages read or write.
 fn files(plan: &Plan) -> impl Iterator<Item = &Path> {
-    plan.stages.iter().flat_map(|stage| {
-        let files = stage.kind.settings.iter().filter(|setting| setting.kind == Kind::File);
-        files.filter_map(|setting| stage.settings.file(setting.name))
-    })
+    plan.stages.iter().flat_map(files_of)
+}
+
+/// Files that a stage reads or writes.
+fn files_of(stage: &PlannedStage) -> impl Iterator<Item = &Path> {
+    let files = stage.kind.settings.iter().filter(|setting| setting.kind == Kind::File);
+    files.filter_map(|setting| stage.settings.file(setting.name))
+}
+
+/// Files that stages read again at a reload.
+fn read_anew(plan: &Plan) -> impl Iterator<Item = &Path> {
+    let reads = |s: &&PlannedStage| s.kind.properties.reload.is_some_and(|r| (r.reads_files)(&s.settings));
+    plan.stages.iter().filter(reads).flat_map(files_of)
+}
+
+/// Refuses to read a pipe, a socket or a device again: nobody knows whether it has an end, and a reload would
+/// wait for it.
+fn refuse_endless(path: &Path) -> anyhow::Result<()> {
+    match fs::metadata(path) {
+        Ok(about) if !about.is_file() && !about.is_dir() => {
+            bail!("{}: this is no regular file, which alone can be read again", path.display())
+        }
+        // What else may be wrong is said when it is read.
+        _ => Ok(()),
+    }
 }
 
 fn is_port(stage: &StageReport) -> bool {

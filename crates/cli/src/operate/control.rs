@@ -74,6 +74,11 @@ fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
+/// True of a request that is answered at once, whatever else is under way.
+pub(super) fn is_short(line: &[u8]) -> bool {
+    matches!(Request::parse(line), Ok(Request::Ping | Request::Show))
+}
+
 /// The answer to a line.
 pub(super) fn answer(operation: &Operation, line: &[u8]) -> String {
     let answer = match Request::parse(line) {

@@ -16,11 +16,11 @@ mod tables;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use slipstream::pipeline::{Diagnostics, Plan, ShardPlan};
+use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::{Monitor, Operator, RunReport};
 
 /// Reads the configuration anew.
-type Read = Box<dyn Fn() -> Result<Plan, Diagnostics> + Send + Sync>;
+type Read = Box<dyn Fn() -> anyhow::Result<Plan> + Send + Sync>;
 
 /// A pipeline that runs, and what it takes to operate it; its threads share it.
 pub(crate) struct Operation {
@@ -28,6 +28,8 @@ pub(crate) struct Operation {
     pub(crate) monitor: Monitor,
     /// The plan that the pipeline goes by now.
     plan: Mutex<Plan>,
+    /// Held while a reload is under way: there is one at a time.
+    reloading: Mutex<()>,
     read: Read,
     /// A report as JSON.
     as_json: fn(&RunReport) -> Value,
@@ -44,18 +46,27 @@ impl Operation {
     /// Of a pipeline by this plan, which `read` reads anew.
     pub(crate) fn new(
         plan: &Plan,
-        read: impl Fn() -> Result<Plan, Diagnostics> + Send + Sync + 'static,
+        read: impl Fn() -> anyhow::Result<Plan> + Send + Sync + 'static,
         as_json: fn(&RunReport) -> Value,
     ) -> Self {
         let plan = Mutex::new(plan.clone());
         let (operator, monitor) = (Operator::default(), Monitor::default());
-        Self { operator, monitor, plan, read: Box::new(read), as_json, state: None, shards: None }
+        let (reloading, read) = (Mutex::default(), Box::new(read));
+        Self {
+            operator,
+            monitor,
+            plan,
+            reloading,
+            read,
+            as_json,
+            state: None,
+            shards: None,
+        }
     }
 
-    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now; while another one is
-    /// being made ready nobody knows.
+    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now.
     pub(crate) fn longest_hold(&self) -> Option<u64> {
-        self.plan.try_lock().ok().and_then(|plan| crate::watch::longest_hold(&plan))
+        crate::watch::longest_hold(&self.plan())
     }
 
     /// The way in which packets are led to shards, where there are several.
@@ -63,7 +74,7 @@ impl Operation {
         self.shards.as_ref().map(|shards| shards.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The plan that counts now. Nobody changes it while this is held.
+    /// The plan that counts now. Nobody changes it while this is held, which is not for long.
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,7 @@
 //! Another configuration for a pipeline that runs: read, compared, made ready, and handed to the stages
 //! between two packets; or refused whole.
 
+use std::sync::PoisonError;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -49,7 +50,9 @@ impl Operation {
     }
 
     fn try_reload(&self) -> anyhow::Result<Reloaded> {
-        let mut plan = self.plan();
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever asks for the plan meanwhile gets the one that counts: files may be read slowly.
+        let plan = self.plan().clone();
         let new: Plan = (self.read)()?;
         let changes = plan.changes(&new)?;
         let mut sharded = self.sharded();
@@ -94,7 +97,7 @@ impl Operation {
             drop(old);
         }
         let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
-        *plan = new;
+        *self.plan() = new;
         Ok(Reloaded { changes, stages })
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::control::answer;
+use super::control::{answer, is_short};
 use crate::metrics::server::close_oldest;
 use slipstream::operate::LONGEST_LINE;
 
@@ -23,10 +23,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Wait after an accept that failed with no connection open.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// Whose turn it is among requests that are answered at once, and among those that may take long: these keep
+/// nobody from hearing how the pipeline is.
+#[derive(Clone)]
+struct Turns {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+}
+
 /// Serves for ever.
 pub(super) async fn serve(listener: UnixListener, operation: Shared) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
-    let turn = Arc::new(Semaphore::new(1));
+    let turns = Turns { short: Arc::new(Semaphore::new(1)), long: Arc::new(Semaphore::new(1)) };
     loop {
         let accepted = listener.accept().await;
         open.retain(|c| !c.is_finished());
@@ -35,7 +43,7 @@ pub(super) async fn serve(listener: UnixListener, operation: Shared) {
                 if open.len() >= CONNECTIONS {
                     close_oldest(&mut open).await;
                 }
-                open.push_back(tokio::spawn(connection(stream, operation.clone(), turn.clone())));
+                open.push_back(tokio::spawn(connection(stream, operation.clone(), turns.clone())));
             }
             // Most likely no descriptor is left: closing a connection frees one.
             Err(_) => {
@@ -48,7 +56,7 @@ pub(super) async fn serve(listener: UnixListener, operation: Shared) {
 }
 
 /// Answers the requests of one connection, a line each.
-async fn connection(stream: UnixStream, operation: Shared, turn: Arc<Semaphore>) {
+async fn connection(stream: UnixStream, operation: Shared, turns: Turns) {
     let (read, mut write) = stream.into_split();
     // One byte more than is allowed shows that a line is too long.
     let mut read = BufReader::new(read);
@@ -62,6 +70,7 @@ async fn connection(stream: UnixStream, operation: Shared, turn: Arc<Semaphore>)
         if whole && text.is_empty() {
             continue;
         }
+        let turn = if is_short(&text) { &turns.short } else { &turns.long };
         let Ok(permit) = turn.clone().acquire_owned().await else { return };
         let asked = operation.clone();
         let answered = spawn_blocking(move || {

@@ -14,3 +14,4 @@ mod json_shape;
 mod measure;
 mod measure_states;
 mod metrics;
+mod operation;
