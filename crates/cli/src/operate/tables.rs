@@ -1,9 +1,10 @@
 //! Tables of stages, read through the data path in slices of a few hundred places; text is made of them here.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use slipstream::operate::Selection;
 use slipstream::operate::{Preparation, StateTable};
 use slipstream::pipeline::Plan;
@@ -41,6 +42,30 @@ fn table(plan: &Plan, stage: &str, table: &str) -> anyhow::Result<(usize, StateT
     Ok((place, *kind))
 }
 
+/// Refuses a selection by fields that the table doesn't have, or by what no entry can have there.
+fn check(only: &Map<String, Value>, kind: &StateTable) -> anyhow::Result<()> {
+    let Some(Value::Object(sample)) = (kind.describe)(&vec![0; kind.record]) else { return Ok(()) };
+    for (field, wanted) in only {
+        let Some(value) = sample.get(field) else {
+            let fields = sample.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            bail!("`{}` has no field `{field}`; there are {fields}", kind.name);
+        };
+        let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
+        let (fits, what) = match value {
+            Value::Number(_) => (text.parse::<f64>().is_ok(), "a number"),
+            Value::Bool(_) => (text.parse::<bool>().is_ok(), "true or false"),
+            Value::String(shown) if shown.parse::<IpAddr>().is_ok() => {
+                (text.parse::<IpAddr>().is_ok(), "an address")
+            }
+            _ => (true, ""),
+        };
+        if !fits {
+            bail!("`{field}` of `{}` is {what}, which `{text}` is not", kind.name);
+        }
+    }
+    Ok(())
+}
+
 impl Operation {
     /// The tables that there are: each with its stage.
     pub(crate) fn tables(&self) -> Vec<Value> {
@@ -74,6 +99,7 @@ impl Operation {
         mut visit: impl FnMut(usize, &[u8], Value),
     ) -> anyhow::Result<Option<u64>> {
         let (place, kind) = table(&self.plan(), &selection.stage, &selection.table)?;
+        check(&selection.only, &kind)?;
         let shards = self.operator.shards();
         let (mut shard, mut from) = ((selection.from >> SHARD) as usize, selection.from as u32);
         let (mut rows, mut slices) = (0, 0);
@@ -152,5 +178,52 @@ impl Operation {
             done = what;
         }
         Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types;
+
+    fn kind(stage: &str, name: &str) -> StateTable {
+        let tables = types::stage_type(stage).unwrap().properties.tables;
+        *tables.iter().find(|t| t.name == name).unwrap()
+    }
+
+    /// Every table says which fields it has, though it has no entries.
+    #[test]
+    fn fields_that_a_table_does_not_have_are_refused() {
+        let all = [
+            ("nat", "sessions", "remote_port, tcp_state"),
+            ("nat", "mappings", "external_port"),
+            ("firewall", "connections", "age_s"),
+            ("balancer", "affinity", "backend"),
+        ];
+        for (stage, name, some) in all {
+            let wrong = Map::from_iter([("nope".to_owned(), Value::from(1))]);
+            let why = check(&wrong, &kind(stage, name)).unwrap_err().to_string();
+            assert!(why.contains("no field `nope`"), "{why}");
+            assert!(some.split(", ").all(|field| why.contains(field)), "{why}");
+        }
+    }
+
+    #[test]
+    fn values_that_no_field_can_have_are_refused() {
+        let sessions = kind("nat", "sessions");
+        let cases = [
+            ("remote_port", Value::from("9"), true),
+            ("remote_port", Value::from(9), true),
+            ("remote_port", Value::from("http"), false),
+            ("inside", Value::from("10.0.0.1"), true),
+            ("inside", Value::from("999"), false),
+            ("from_outside", Value::from("true"), true),
+            ("from_outside", Value::from("yes"), false),
+            ("tcp_state", Value::from("ESTABLISHED"), true),
+        ];
+        for (field, value, fits) in cases {
+            let only = Map::from_iter([(field.to_owned(), value.clone())]);
+            assert_eq!(check(&only, &sessions).is_ok(), fits, "{field}={value}");
+        }
     }
 }

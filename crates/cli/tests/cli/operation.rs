@@ -124,6 +124,19 @@ fn all_begun(log: &Path) -> usize {
     seen
 }
 
+#[test]
+fn tables_are_not_asked_for_fields_that_they_do_not_have() {
+    let dir = scratch();
+    let running = Running::start(dir.path(), &["-e", &nat(TIMEOUT, "192.0.2.1")]);
+    for verb in ["list", "delete"] {
+        let ask = |only: &str| running.ctl(&[verb, "n", "sessions", "--only", only]);
+        ask("remoteport=9").with(2).silent().saying(&["no field `remoteport`", "remote_port"]);
+        ask("inside=999").with(2).silent().saying(&["`inside`", "an address"]);
+        ask("remote_port=9").with(0);
+    }
+    running.stop().with(0);
+}
+
 /// A pipe in place of a file that is read again would keep a reload waiting, and everybody behind it.
 #[test]
 fn a_reload_reads_no_pipes() {
