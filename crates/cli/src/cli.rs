@@ -18,7 +18,7 @@ use slipstream::pipeline::Setting;
 pub(crate) use self::analyze::{Analyze, AnalyzeAction, By, MergeParts, PartOf};
 use self::flags::{Flagged, Flags};
 use crate::log::{Level, LogFormat};
-use crate::operate::sessions::Target;
+use crate::operate::session_log::Target;
 use crate::operate::state::Unreadable;
 use crate::selection::Selection;
 use crate::units::{Count, Duration};

@@ -199,7 +199,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<(Driver, Ended)> {
     let mut run = driver.monitor(operation.monitor.clone());
     if let Some(state) = &operation.state {
-        state.restore(&mut run, plan)?;
+        state.restore(&mut run, plan, operation.session_log.as_ref())?;
     }
     // A live run has its log: a terminal that is stopped must not stop the packets.
     let live = is_live(plan);

@@ -17,7 +17,8 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
-use crate::operate::sessions::{Sessions, Target};
+use crate::operate::session_log::{SessionLog, Target};
+use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
 use crate::port::refuse_unbuilt;
@@ -47,7 +48,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         Ok(plan)
     };
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
-    operation.state = args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable));
+    operation.state =
+        args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable)).transpose()?;
     options.operator = operation.operator.clone();
     options.fast = args.pace == cli::Pace::Fast;
     if args.poll_log.is_some() {
@@ -79,14 +81,17 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
         ui::say(&format!("metrics: http://{at}/metrics"));
     }
+    let log = args.session_log.as_ref();
+    operation.session_log = log.map(|target| SessionLog::start(target, driver.shards())).transpose()?;
     let operation = Shared::new(operation);
     let socket =
         args.live.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
-    let (operator, target) = (operation.operator.clone(), args.session_log.as_ref());
-    let sessions = Sessions::start(operator, &mut driver, &plan, target, args.log_denied)?;
+    let (operator, log) = (operation.operator.clone(), operation.session_log.clone());
+    let sessions = Sessions::start(operator, &mut driver, &plan, log, args.log_denied)?;
     let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, signals)?;
     drop(socket);
-    sessions.into_iter().for_each(|sessions| sessions.finish(&mut run));
+    // Nobody reads at stdout where the log of sessions got stuck there.
+    let stuck = sessions.is_some_and(|sessions| !sessions.finish(&mut run, operation.state.is_some()));
     let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| live::write_poll_log(log, file));
     let mut damage = Vec::new();
     for reader in run.captures() {
@@ -111,7 +116,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Table => as_table(&report, looks_up_apart),
     };
-    if to_stdout {
+    if to_stdout || stuck {
         ui::say(&text);
     } else {
         ui::print(text)?

@@ -1,6 +1,6 @@
 //! An operator's work with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by
-//! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) and its log of sessions
-//! ([`sessions`]) in files.
+//! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) in a file, and has
+//! its [`sessions`] logged ([`session_log`]).
 //!
 //! Nothing of this is done by the data path but what [`Operator`] hands to a stage: a few hundred places of a
 //! table at a time, or new settings that were made before.
@@ -9,6 +9,7 @@ pub(crate) mod control;
 pub(crate) mod notify;
 mod reload;
 mod server;
+pub(crate) mod session_log;
 pub(crate) mod sessions;
 pub(crate) mod state;
 mod tables;
@@ -35,6 +36,8 @@ pub(crate) struct Operation {
     as_json: fn(&RunReport) -> Value,
     /// The file that the state is kept in.
     pub(crate) state: Option<state::Keeper>,
+    /// The log of sessions that begin and end.
+    pub(crate) session_log: Option<session_log::SessionLog>,
     /// The way in which packets are led to shards, if the pipeline runs in some.
     pub(crate) shards: Option<Mutex<ShardPlan>>,
 }
@@ -60,6 +63,7 @@ impl Operation {
             read,
             as_json,
             state: None,
+            session_log: None,
             shards: None,
         }
     }

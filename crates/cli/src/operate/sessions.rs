@@ -1,34 +1,28 @@
-//! The log of a NAT's sessions (RFC 6888 §4), as IPFIX (RFC 8158), syslog (RFC 5424) or lines of JSON; and
-//! firewalls' denials, in the log of the run.
+//! What a NAT's sessions and a firewall's denials come to in a live run: sessions go to their
+//! [log](super::session_log), denials to that of the run.
 //!
 //! A thread of its own takes what happened from the stages, five times a second.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::net::UdpSocket;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::Context;
-use serde_json::json;
 use slipstream::clock::LiveClock;
-use slipstream::functions::ipfix::{Exporter, IpfixConfig};
-use slipstream::operate::{Denial, Events, SessionEvent};
+use slipstream::operate::{Denial, Events};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::{Driver, Operator};
-use slipstream::time::Nanos;
 use tracing::warn;
 
+use super::session_log::SessionLog;
 use crate::log::LIVE;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(200);
 /// Sessions that may begin or end between two looks; beyond that they are counted as missed.
 const SESSIONS: usize = 1 << 15;
+/// Places of a table whose sessions are ended at a time when nobody will remember them.
+const AT_ONCE: u32 = 4096;
 /// Denials between two looks.
 const DENIALS: usize = 64;
 /// Denials that are told of between two looks.
@@ -36,114 +30,27 @@ const TOLD: usize = 2;
 /// Longest wait for the data path.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Target of the log of sessions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// Messages of IPFIX over UDP.
-    Ipfix(String),
-    /// Messages of syslog over UDP.
-    Syslog(String),
-    /// Lines of JSON in a file.
-    Json(PathBuf),
+/// Packets that a stage of a shard denied and that no line has told of yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Untold {
+    /// Those of denials that were left out of the sample.
+    left_out: u64,
+    /// Those behind the last denial that the stage noted.
+    behind: u64,
 }
 
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("ipfix", to)) if to.contains(':') => Ok(Self::Ipfix(to.to_owned())),
-            Some(("syslog", to)) if to.contains(':') => Ok(Self::Syslog(to.to_owned())),
-            Some(("json", path)) if !path.is_empty() => Ok(Self::Json(path.into())),
-            _ => Err("write ipfix:ADDRESS:PORT, syslog:ADDRESS:PORT or json:FILE".to_owned()),
-        }
-    }
-}
-
-/// An open log.
-enum Log {
-    /// An exporter for each shard, whose number is its observation domain.
-    Ipfix(Vec<Exporter>, UdpSocket),
-    Syslog(UdpSocket),
-    Json(PathBuf, File),
-}
-
-fn socket(to: &str) -> io::Result<UdpSocket> {
-    let local = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-    let socket = UdpSocket::bind(local)?;
-    socket.connect(to)?;
-    Ok(socket)
-}
-
-fn append(path: &PathBuf) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
-}
-
-/// An event; with the number of its shard where there are several.
-fn as_json(event: &SessionEvent, shard: Option<usize>) -> String {
-    let SessionEvent { time, begins, protocol, inside, external, remote } = event;
-    let mut all = json!({
-        "time_ns": time.0,
-        "event": if *begins { "session_created" } else { "session_deleted" },
-        "protocol": protocol,
-        "inside": inside.0,
-        "inside_port": inside.1,
-        "external": external.0,
-        "external_port": external.1,
-        "remote": remote.0,
-        "remote_port": remote.1,
-    });
-    if let (Some(shard), Some(all)) = (shard, all.as_object_mut()) {
-        all.insert("shard".to_owned(), shard.into());
-    }
-    all.to_string()
-}
-
-impl Log {
-    fn open(target: &Target, shards: usize) -> io::Result<Self> {
-        Ok(match target {
-            Target::Ipfix(to) => {
-                let of = |domain| Exporter::of_sessions(&IpfixConfig { domain, ..IpfixConfig::default() });
-                Self::Ipfix((0..shards as u32).map(of).collect(), socket(to)?)
-            }
-            Target::Syslog(to) => Self::Syslog(socket(to)?),
-            Target::Json(path) => Self::Json(path.clone(), append(path)?),
-        })
-    }
-
-    /// Writes events of a shard, where there are several; the first error, after all were tried.
-    fn write(&mut self, events: &[SessionEvent], shard: Option<usize>, now: Nanos) -> io::Result<()> {
-        match self {
-            Self::Ipfix(exporters, socket) => {
-                let Some(exporter) = exporters.get_mut(shard.unwrap_or_default()) else { return Ok(()) };
-                let mut send = |message: &[u8]| socket.send(message).map(drop);
-                let mut result = Ok(());
-                for event in events {
-                    result = result.and(exporter.push_session(event, now, &mut send));
-                }
-                result.and(exporter.flush(now, &mut send))
-            }
-            Self::Syslog(socket) => {
-                let pid = std::process::id();
-                // Facility local0, severity informational; whoever collects them has the time.
-                let line = |event: &SessionEvent| {
-                    format!("<134>1 - - slipstream {pid} nat - {}", as_json(event, shard))
-                };
-                let sent: Vec<_> = events.iter().map(|e| socket.send(line(e).as_bytes()).map(drop)).collect();
-                sent.into_iter().collect()
-            }
-            Self::Json(path, file) => {
-                // Somebody may have moved it away, to begin another one.
-                let same = |file: &File| -> io::Result<bool> {
-                    Ok(std::fs::metadata(&*path)?.ino() == file.metadata()?.ino())
-                };
-                if !same(file).unwrap_or(false) {
-                    *file = append(path)?;
-                }
-                let lines: String = events.iter().map(|event| as_json(event, shard) + "\n").collect();
-                file.write_all(lines.as_bytes())
+impl Untold {
+    /// The denials of a look that are told of, each with the packets since the one before.
+    fn sample<'a>(&mut self, events: &'a Events) -> Vec<(&'a Denial, u64)> {
+        let mut told = Vec::new();
+        for denial in &events.denials {
+            self.left_out += denial.packets;
+            if told.len() < TOLD {
+                told.push((denial, std::mem::take(&mut self.left_out)));
             }
         }
+        self.behind = events.untold;
+        told
     }
 }
 
@@ -152,10 +59,9 @@ struct Look {
     operator: Operator,
     shards: usize,
     stages: Vec<String>,
-    log: Option<Log>,
+    log: Option<SessionLog>,
     denied: bool,
-    /// Events that could not be written, and whether that was told.
-    failed: bool,
+    untold: BTreeMap<(usize, String), Untold>,
 }
 
 impl Look {
@@ -164,7 +70,7 @@ impl Look {
         Events {
             sessions: Vec::with_capacity(if self.log.is_some() { SESSIONS } else { 0 }),
             denials: Vec::with_capacity(if self.denied { DENIALS } else { 0 }),
-            missed: 0,
+            ..Events::default()
         }
     }
 
@@ -177,6 +83,23 @@ impl Look {
                     operated.events(&mut events);
                 }
                 self.tell(&stage, shard, &events);
+            }
+        }
+    }
+
+    /// Ends what stages of a pipeline that has ended remember, since it goes with them.
+    fn end_all(&mut self, driver: &mut Driver) {
+        let now = LiveClock::get().now();
+        for shard in 0..driver.shards() {
+            for stage in self.stages.clone() {
+                let mut from = Some(0);
+                while let Some(at) = from {
+                    let mut events = self.room();
+                    let Some(operated) = driver.operate_shard(shard, &stage) else { break };
+                    from = operated.end_all(at, AT_ONCE, now);
+                    operated.events(&mut events);
+                    self.tell(&stage, shard, &events);
+                }
             }
         }
     }
@@ -198,24 +121,36 @@ impl Look {
         }
     }
 
+    /// The number of a shard, where there are several.
+    fn shown(&self, shard: usize) -> Option<usize> {
+        (self.shards > 1).then_some(shard)
+    }
+
     fn tell(&mut self, stage: &str, shard: usize, events: &Events) {
-        let now = LiveClock::get().now();
-        let shard = (self.shards > 1).then_some(shard);
-        if let Some(log) = self.log.as_mut().filter(|_| !events.sessions.is_empty()) {
-            let written = log.write(&events.sessions, shard, now);
-            if let (Err(error), false) = (&written, self.failed) {
-                warn!(target: LIVE, %error, "the log of sessions can't be written");
+        let shown = self.shown(shard);
+        if let Some(log) = &self.log {
+            log.offer(shard, &events.sessions);
+            if events.missed > 0 {
+                warn!(target: LIVE, stage, shard = shown, events = events.missed, "sessions came faster than they could be logged");
             }
-            self.failed = written.is_err();
         }
-        if events.missed > 0 && self.log.is_some() {
-            warn!(target: LIVE, stage, shard, events = events.missed, "sessions came faster than they could be logged");
+        if !self.denied {
+            return;
         }
-        for Denial { line, flow, packets, .. } in
-            events.denials.iter().take(if self.denied { TOLD } else { 0 })
-        {
+        let untold = self.untold.entry((shard, stage.to_owned())).or_default();
+        for (Denial { line, flow, .. }, packets) in untold.sample(events) {
             let rule = line.map_or("the default".to_owned(), |line| format!("line {line}"));
-            warn!(target: LIVE, stage, shard, rule, %flow, packets, "denied");
+            warn!(target: LIVE, stage, shard = shown, rule, %flow, packets, "denied");
+        }
+    }
+
+    /// Tells of denied packets that no line has told of, since there will be no other.
+    fn tell_rest(&self) {
+        for ((shard, stage), Untold { left_out, behind }) in &self.untold {
+            let packets = left_out + behind;
+            if packets > 0 {
+                warn!(target: LIVE, stage, shard = self.shown(*shard), packets, "denied");
+            }
         }
     }
 }
@@ -231,26 +166,23 @@ impl Sessions {
     /// packet of the run that is about to begin; nothing is done where neither is.
     ///
     /// # Errors
-    /// The log can't be opened.
+    /// No thread is to be had.
     pub(crate) fn start(
         operator: Operator,
         driver: &mut Driver,
         plan: &Plan,
-        target: Option<&Target>,
+        log: Option<SessionLog>,
         denied: bool,
-    ) -> anyhow::Result<Option<Self>> {
+    ) -> std::io::Result<Option<Self>> {
         let shards = driver.shards();
-        let log = target
-            .map(|t| Log::open(t, shards).with_context(|| format!("--session-log {t:?}")))
-            .transpose()?;
         let wanted = |kind: &str| kind == "nat" && log.is_some() || kind == "firewall" && denied;
         let stages: Vec<_> =
             plan.stages.iter().filter(|s| wanted(s.kind.name)).map(|s| s.name.clone()).collect();
-        if stages.is_empty() {
+        if stages.is_empty() && log.is_none() {
             return Ok(None);
         }
         let (over, ends) = channel();
-        let mut look = Look { operator, shards, stages, log, denied, failed: false };
+        let mut look = Look { operator, shards, stages, log, denied, untold: BTreeMap::new() };
         look.look_at(driver);
         let run = move || {
             while ends.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -262,52 +194,47 @@ impl Sessions {
         Ok(Some(Self { over, thread }))
     }
 
-    /// The run has ended: logs what is left.
-    pub(crate) fn finish(self, driver: &mut Driver) {
+    /// The run has ended: logs what is left, and that sessions end which are not `remembered`. Waits for two
+    /// seconds at most until all is written; false if stdout is where it could not be.
+    pub(crate) fn finish(self, driver: &mut Driver, remembered: bool) -> bool {
         drop(self.over);
         // A thread that panicked has said so.
-        if let Ok(mut look) = self.thread.join() {
-            look.look_at(driver);
+        let Ok(mut look) = self.thread.join() else { return true };
+        if let Some(log) = &look.log {
+            log.end_soon();
         }
+        look.look_at(driver);
+        if !remembered {
+            look.end_all(driver);
+        }
+        look.tell_rest();
+        look.log.as_ref().is_none_or(SessionLog::finish)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slipstream::time::Nanos;
+    use slipstream_wire::{FlowKey, NarrowKey};
 
+    /// Lines that are told, the last one included, add up to the packets that were denied.
     #[test]
-    fn targets_are_read() {
-        assert_eq!("ipfix:10.0.0.1:4739".parse(), Ok(Target::Ipfix("10.0.0.1:4739".into())));
-        assert_eq!("syslog:[::1]:514".parse(), Ok(Target::Syslog("[::1]:514".into())));
-        assert_eq!("json:/var/log/nat".parse(), Ok(Target::Json("/var/log/nat".into())));
-        for wrong in ["", "json:", "ipfix:10.0.0.1", "file", "udp:1.2.3.4:5"] {
-            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_was_moved_away_begins_anew() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("nat.json");
-        let event = SessionEvent {
+    fn lines_add_up_to_the_packets_that_were_denied() {
+        let denial = |packets| Denial {
             time: Nanos(5),
-            begins: true,
-            protocol: 17,
-            inside: ([10, 0, 0, 1].into(), 1),
-            external: ([192, 0, 2, 1].into(), 2),
-            remote: ([198, 51, 100, 1].into(), 3),
+            line: Some(1),
+            flow: FlowKey::Narrow(NarrowKey([0; 2])),
+            packets,
         };
-        let mut log = Log::open(&Target::Json(path.clone()), 1).unwrap();
-        log.write(&[event, event], None, Nanos(5)).unwrap();
-        std::fs::rename(&path, scratch.path().join("old")).unwrap();
-        log.write(&[event], Some(3), Nanos(5)).unwrap();
-        let read = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(read.lines().count(), 1);
-        let value: serde_json::Value = serde_json::from_str(read.trim()).unwrap();
-        assert_eq!(
-            (value["external"].as_str(), value["external_port"].as_u64(), value["shard"].as_u64()),
-            (Some("192.0.2.1"), Some(2), Some(3))
-        );
+        let looks = [(vec![1, 10, 100, 1000], 7), (vec![], 9), (vec![20_000, 100_000, 1], 3)];
+        let (mut untold, mut told) = (Untold::default(), Vec::new());
+        for (denials, behind) in looks {
+            let denials = denials.into_iter().map(denial).collect();
+            let events = Events { denials, untold: behind, ..Events::default() };
+            told.push(untold.sample(&events).iter().map(|(_, packets)| *packets).collect::<Vec<_>>());
+        }
+        assert_eq!(told, [vec![1, 10], vec![], vec![21_100, 100_000]]);
+        assert_eq!((untold.left_out, untold.behind), (1, 3));
     }
 }

@@ -9,15 +9,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use serde_json::Value;
 use slipstream::clock::LiveClock;
 use slipstream::new_file::NewFile;
-use slipstream::operate::{SavedTable, StateFile, StateWriter};
+use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
 use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::Driver;
+use slipstream::time::Nanos;
 use tracing::{info, warn};
 
 use super::Operation;
+use super::session_log::SessionLog;
 use crate::log::LIVE;
+use crate::types;
 
 /// Time between two saves.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
@@ -49,17 +53,34 @@ pub(crate) struct Restored {
 }
 
 impl Keeper {
-    pub(crate) fn new(path: &Path, unreadable: Unreadable) -> Self {
-        Self { path: path.to_owned(), unreadable }
+    /// Of the file of this name.
+    ///
+    /// # Errors
+    /// No file can be written there: that is said now, and not after a minute.
+    pub(crate) fn new(path: &Path, unreadable: Unreadable) -> anyhow::Result<Self> {
+        let keeper = Self { path: path.to_owned(), unreadable };
+        let target = target(path);
+        match fs::metadata(&target) {
+            Ok(about) if !about.is_file() => Err(anyhow!("this is no regular file")),
+            _ => NewFile::create(&target).map(drop).map_err(anyhow::Error::from),
+        }
+        .with_context(|| format!("--state {}: can't be written", path.display()))?;
+        Ok(keeper)
     }
 
-    /// Gives the stages of a pipeline that is about to run what the file has of them.
+    /// Gives the stages of a pipeline that is about to run what the file has of them. The `log` is told of
+    /// sessions that have ended since then.
     ///
     /// # Errors
     /// The file is damaged, or none of ours, and [`Unreadable`] says to stop.
-    pub(crate) fn restore(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+    pub(crate) fn restore(
+        &self,
+        driver: &mut Driver,
+        plan: &Plan,
+        log: Option<&SessionLog>,
+    ) -> anyhow::Result<()> {
         let file = self.path.display().to_string();
-        match self.try_restore(driver, plan) {
+        match self.try_restore(driver, plan, log) {
             Ok(None) => info!(target: LIVE, file, "there is no state yet"),
             Ok(Some(Restored { entries, left_out })) => {
                 info!(target: LIVE, file, entries, left_out, "state restored");
@@ -75,7 +96,12 @@ impl Keeper {
         Ok(())
     }
 
-    fn try_restore(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<Option<Restored>> {
+    fn try_restore(
+        &self,
+        driver: &mut Driver,
+        plan: &Plan,
+        log: Option<&SessionLog>,
+    ) -> anyhow::Result<Option<Restored>> {
         let bytes = match fs::metadata(&self.path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -98,6 +124,12 @@ impl Keeper {
             let Some((place, kind)) = place(plan, table) else {
                 warn!(target: LIVE, stage = table.stage, table = table.name, entries = count, "no stage has this table as it was saved; it is left out");
                 restored.left_out += count;
+                if let (Some(log), Some(kind)) = (log, of_a_nat(table)) {
+                    let records = table.records.chunks_exact(table.record);
+                    let ends: Vec<_> =
+                        records.filter_map(|r| end_of(&kind, r, state.saved_ns, now)).collect();
+                    log.offer(0, &ends);
+                }
                 continue;
             };
             // An entry goes to the shard that its packets will come to.
@@ -106,11 +138,15 @@ impl Keeper {
                 Some(owner) => (kind.ends)(record).and_then(|ends| owner(&ends)),
             };
             for record in table.records.chunks_exact(table.record) {
-                let stage = owner(record).and_then(|shard| driver.operate_shard(shard, table.stage));
+                let shard = owner(record);
+                let stage = shard.and_then(|shard| driver.operate_shard(shard, table.stage));
                 if stage.is_some_and(|stage| stage.restore(place, record, away, now)) {
                     restored.entries += 1;
-                } else {
-                    restored.left_out += 1;
+                    continue;
+                }
+                restored.left_out += 1;
+                if let (Some(log), Some(end)) = (log, end_of(kind, record, state.saved_ns, now)) {
+                    log.offer(shard.unwrap_or_default(), &[end]);
                 }
             }
         }
@@ -120,7 +156,7 @@ impl Keeper {
     fn write(&self, state: StateWriter) -> anyhow::Result<u64> {
         let bytes = state.finish();
         let failed = || format!("--state {}: can't be written", self.path.display());
-        let mut file = NewFile::create(&self.path).with_context(failed)?;
+        let mut file = NewFile::create(&target(&self.path)).with_context(failed)?;
         // Who talks to whom is nobody else's business.
         file.file().set_permissions(fs::Permissions::from_mode(0o600)).with_context(failed)?;
         file.write_all(&bytes).with_context(failed)?;
@@ -140,6 +176,8 @@ impl Keeper {
             state.table(stage, kind.name, kind.version, kind.record as u16);
             for shard in 0..driver.shards() {
                 let Some(operated) = driver.operate_shard(shard, stage) else { continue };
+                // What is not saved any more ends now, and is told of.
+                operated.expire(now);
                 let (mut records, mut from) = (Vec::new(), Some(0));
                 while let Some(at) = from {
                     records.clear();
@@ -154,15 +192,54 @@ impl Keeper {
     }
 }
 
+/// The file that a name stands for: links are followed, also to where no file is yet.
+fn target(path: &Path) -> PathBuf {
+    /// As many as the system follows.
+    const LINKS: usize = 40;
+    let mut target = path.to_owned();
+    for _ in 0..LINKS {
+        let Ok(to) = fs::read_link(&target) else { break };
+        target = target.parent().unwrap_or(Path::new("")).join(to);
+    }
+    target
+}
+
+/// A NAT's table like one that was saved, where none of the plan's stages has it.
+fn of_a_nat(saved: &SavedTable<'_>) -> Option<StateTable> {
+    let tables = types::stage_type("nat")?.properties.tables;
+    tables
+        .iter()
+        .copied()
+        .find(|t| (t.name, t.version, t.record) == (saved.name, saved.version, saved.record))
+}
+
+/// The end of a session that was saved at `saved_ns` and doesn't come back: when its time was over, or now.
+/// None of what is no session.
+fn end_of(kind: &StateTable, record: &[u8], saved_ns: u64, now: Nanos) -> Option<SessionEvent> {
+    let EntryEnds { protocol, source, destination, external } = (kind.ends)(record)?;
+    let fields = (kind.describe)(record).filter(|_| kind.name == "sessions")?;
+    let number = |name: &str| fields.get(name).and_then(Value::as_f64);
+    let left = Duration::try_from_secs_f64(number("expires_in_s")?).ok()?;
+    let over = Nanos(saved_ns).after(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+    Some(SessionEvent {
+        time: over.min(now),
+        begins: false,
+        protocol,
+        inside: source,
+        external: external?,
+        remote: (destination.0, number("remote_port")? as u16),
+    })
+}
+
 /// The tables of a plan's stages: stage, place of the table, and what it is.
-fn tables(plan: &Plan) -> impl Iterator<Item = (&str, usize, &slipstream::operate::StateTable)> {
+fn tables(plan: &Plan) -> impl Iterator<Item = (&str, usize, &StateTable)> {
     let of = |s: &'_ slipstream::pipeline::PlannedStage| s.kind.properties.tables;
     plan.stages.iter().flat_map(move |s| of(s).iter().enumerate().map(|(n, t)| (s.name.as_str(), n, t)))
 }
 
 /// The place of a table that was saved, where a stage has it in the same layout.
-fn place<'a>(plan: &'a Plan, saved: &SavedTable<'_>) -> Option<(usize, &'a slipstream::operate::StateTable)> {
-    let same = |(stage, _, kind): &(&str, usize, &slipstream::operate::StateTable)| {
+fn place<'a>(plan: &'a Plan, saved: &SavedTable<'_>) -> Option<(usize, &'a StateTable)> {
+    let same = |(stage, _, kind): &(&str, usize, &StateTable)| {
         *stage == saved.stage
             && (kind.name, kind.version, kind.record) == (saved.name, saved.version, saved.record)
     };

@@ -125,6 +125,142 @@ fn all_begun(log: &Path) -> usize {
 }
 
 #[test]
+fn a_reader_of_the_session_log_that_has_stopped_keeps_no_run_from_ending() {
+    let dir = scratch();
+    let fifo = dir.path().join("fifo");
+    make_fifo(&fifo);
+    let reader = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    for target in [text(&fifo), "/dev/stdout"] {
+        let graph = nat(TIMEOUT, "192.0.2.1").replace("flows=200", "flows=20000").replace("1000", "20000");
+        let running = Running::start(dir.path(), &["--session-log", &format!("json:{target}"), "-e", &graph]);
+        sleep(Duration::from_millis(1500));
+        let ended = running.stop().with(0).saying(&["ends without events", "events="]);
+        // What can't be printed where nobody reads is on stderr.
+        assert_eq!(ended.stderr.contains("packets_in"), target == "/dev/stdout", "{}", ended.stderr);
+    }
+    drop(reader);
+}
+
+/// The end of a session that nobody uses is logged within about a second of its time, though no packet
+/// comes, with the time at which it was.
+#[test]
+fn sessions_end_while_no_packet_comes() {
+    let dir = scratch();
+    let log = dir.path().join("log");
+    let target = format!("json:{}", text(&log));
+    let graph = nat(TIMEOUT, "192.0.2.1");
+    let running = Running::start(dir.path(), &["--session-log", &target, "-e", &graph]);
+    let begun = all_begun(&log);
+    comes("sessions end", || counted(&log).1 == begun);
+    let shown = running.ctl(&["report"]).with(0).json();
+    let stages = shown["report"]["stages"].as_array().unwrap();
+    let n = stages.iter().find(|stage| stage["name"] == "n").unwrap();
+    assert_eq!((n["counters"]["sessions"].as_u64(), n["counters"]["mappings"].as_u64()), (Some(0), Some(0)));
+    running.stop().with(0);
+    let mut began = BTreeMap::new();
+    for (flow, begins, time) in events(&log) {
+        if begins {
+            began.insert(flow, time);
+            continue;
+        }
+        let lasted = Duration::from_nanos(time - began[&flow]);
+        assert!((TIMEOUT..TIMEOUT + Duration::from_secs(1)).contains(&lasted), "{flow}: {lasted:?}");
+    }
+}
+
+#[test]
+fn sessions_end_with_the_process_unless_their_state_is_kept() {
+    let dir = scratch();
+    let [log, state] = ["log", "state"].map(|name| dir.path().join(name));
+    let target = format!("json:{}", text(&log));
+    let graph = nat(Duration::from_secs(100), "192.0.2.1");
+    let running = Running::start(dir.path(), &["--session-log", &target, "-e", &graph]);
+    let begun = all_begun(&log);
+    running.stop().with(0);
+    assert_eq!(counted(&log), (begun, begun));
+    // With a state they go on; those whose time is over meanwhile, or that have no place any more, end.
+    for (timeout, pool, end) in [(TIMEOUT * 3, "192.0.2.1", "over"), (TIMEOUT * 50, "192.0.2.9", "left out")]
+    {
+        let words = ["--session-log", &target, "--state", text(&state), "-e"];
+        fs::remove_file(&log).unwrap();
+        let _ = fs::remove_file(&state);
+        let running = Running::start(dir.path(), &[&words[..], &[&nat(timeout, "192.0.2.1")]].concat());
+        let begun = all_begun(&log);
+        running.stop().with(0);
+        assert!(counted(&log).1 < begun, "{end}: sessions ended that are kept");
+        sleep(if end == "over" { timeout } else { Duration::ZERO });
+        let later = format!(
+            "n :: nat(pool=[{pool}], udp_timeout=100s); paced(rate=20pps) -> null; paced(rate=1kpps, packets=1) -> n -> null"
+        );
+        let running = Running::start(dir.path(), &[&words[..], &[&later]].concat());
+        running.stop().with(0);
+        // The one packet may have begun a session.
+        let all = events(&log);
+        let mut open: BTreeMap<&String, i64> = BTreeMap::new();
+        for (flow, begins, _) in &all {
+            *open.entry(flow).or_default() += if *begins { 1 } else { -1 };
+        }
+        assert!(open.values().filter(|n| **n != 0).count() <= 1, "{end}: {open:?}");
+        assert!(open.values().all(|n| *n >= 0), "{end}: something ended twice");
+    }
+}
+
+#[test]
+fn lines_of_denials_add_up() {
+    let dir = scratch();
+    let rules = dir.path().join("rules.txt");
+    fs::write(&rules, "deny any\n").unwrap();
+    let graph = format!("paced(rate=2kpps, packets=3000) -> firewall(rules=\"{}\") -> null", text(&rules));
+    let ended =
+        run(["run", "--log-denied", "--log-format", "json", "--format", "json", "-e", &graph]).with(0);
+    let lines = ended.stderr.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let denied = lines.filter(|line| line["message"] == "denied");
+    let packets: Vec<u64> = denied.map(|line| line["packets"].as_u64().unwrap()).collect();
+    assert_eq!(
+        packets.iter().sum::<u64>(),
+        ended.json()["dropped"]["denied"].as_u64().unwrap(),
+        "{packets:?}"
+    );
+    // Ten a second, and a look more at both ends.
+    let seconds = ended.json()["elapsed_ns"].as_f64().unwrap() / 1e9;
+    assert!((3..6 + (10.0 * seconds) as usize).contains(&packets.len()), "{packets:?} in {seconds} s");
+}
+
+#[test]
+fn a_state_that_can_not_be_written_is_told_at_the_start() {
+    let dir = scratch();
+    let graph = nat(TIMEOUT, "192.0.2.1");
+    for path in ["/nowhere/at/all", "/proc/state", "/dev/null", text(dir.path())] {
+        run(["run", "--state", path, "--state-unreadable", "ignore", "-e", &graph])
+            .with(2)
+            .silent()
+            .saying(&["--state", path, "can't be written"]);
+    }
+}
+
+#[test]
+fn a_state_is_written_to_where_its_name_leads() {
+    let dir = scratch();
+    let [link, between, file] = ["link", "between", "sub/state"].map(|name| dir.path().join(name));
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    symlink("between", &link).unwrap();
+    symlink("sub/state", &between).unwrap();
+    for _ in 0..2 {
+        run([
+            "run",
+            "--state",
+            text(&link),
+            "-e",
+            "paced(rate=1kpps, packets=9) -> nat(pool=[192.0.2.1]) -> null",
+        ])
+        .with(0);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
+        fs::write(dir.path().join("empty"), "").unwrap();
+    }
+}
+
+#[test]
 fn tables_are_not_asked_for_fields_that_they_do_not_have() {
     let dir = scratch();
     let running = Running::start(dir.path(), &["-e", &nat(TIMEOUT, "192.0.2.1")]);

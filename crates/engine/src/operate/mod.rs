@@ -6,6 +6,6 @@ mod state;
 
 pub use request::{LONGEST_LINE, MOST_ROWS, Request, RequestError, Selection};
 pub use slipstream_core::operate::{
-    Denial, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable, Update,
+    Denial, EntryEnds, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable, Update,
 };
 pub use state::{SavedTable, StateError, StateFile, StateWriter};
