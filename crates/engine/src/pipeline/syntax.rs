@@ -61,7 +61,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Chain>, Vec<RuleError>> {
     if text.len() > MAX_LENGTH {
         return Err(vec![RuleError::new(text, 0, 1, "the graph is longer than 1 MiB")]);
     }
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, at: 0, unclosed: None };
     let mut chains = Vec::new();
     let mut errors = Vec::new();
     loop {
@@ -71,11 +71,17 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Chain>, Vec<RuleError>> {
         }
         match parser.statement() {
             Ok(chain) => chains.push(chain),
+            // What is missing then is in the comment.
+            Err(_) if parser.unclosed.is_some() => {}
             Err(error) => {
                 errors.push(*error);
                 parser.recover();
             }
         }
+    }
+    if let Some(at) = parser.unclosed {
+        let error = parser.error(at, 2, "this comment is never closed");
+        errors.push(error.hint("write `*/` behind it; `#` and `//` begin a comment that ends with its line"));
     }
     if errors.is_empty() { Ok(chains) } else { Err(errors) }
 }
@@ -85,6 +91,8 @@ type Parsed<T> = Result<T, Box<RuleError>>;
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// Where a comment begins that never ends. The parser stands at the end of the text then.
+    unclosed: Option<usize>,
 }
 
 impl<'a> Parser<'a> {
@@ -106,7 +114,12 @@ impl<'a> Parser<'a> {
             if trimmed.starts_with('#') || trimmed.starts_with("//") {
                 self.at += trimmed.find('\n').unwrap_or(trimmed.len());
             } else if trimmed.starts_with("/*") {
-                self.at += trimmed.find("*/").map_or(trimmed.len(), |n| n + 2);
+                // The end is behind the start: `/*/` is a start alone.
+                let end = trimmed.get(2..).and_then(|inside| inside.find("*/"));
+                if end.is_none() {
+                    self.unclosed = Some(self.at);
+                }
+                self.at += end.map_or(trimmed.len(), |n| n + 4);
             } else {
                 return;
             }
@@ -409,5 +422,25 @@ mod tests {
             assert_eq!((got.0, got.1, got.2.as_str()), want);
         }
         assert_eq!(errors.len(), expected.len());
+    }
+
+    #[test]
+    fn a_comment_that_is_never_closed_is_an_error_and_leaves_nothing_out() {
+        for (text, line, column) in [
+            ("in -> out /* the rest\nfw :: firewall", 1, 11),
+            ("/*", 1, 1),
+            ("in -> out\n /*/ x", 2, 2),
+            ("in -> /* x\n -> out", 1, 7),
+            ("in /* x */ -> out; /*", 1, 20),
+            ("a :: /* b", 1, 6),
+            ("a[ /* 1] -> b", 1, 4),
+        ] {
+            let errors = parse(text).unwrap_err();
+            let [error] = errors.as_slice() else { panic!("{text:?}: {errors:?}") };
+            assert_eq!((error.line, error.column), (line, column), "{text:?}");
+            assert_eq!(error.message, "this comment is never closed");
+        }
+        assert_eq!(parse("=> x\nin -> out /*").unwrap_err().len(), 2);
+        assert_eq!(shown("in /**/ -> out /*/*/"), ["in -> out"]);
     }
 }

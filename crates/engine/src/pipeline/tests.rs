@@ -55,6 +55,18 @@ fn errors_have_their_places_and_hints() {
     }
 }
 
+/// The rest of the graph, a firewall say, would be left out.
+#[test]
+fn a_comment_that_is_never_closed_has_its_place() {
+    let text =
+        "graph = \"\"\"\nin :: synth -> /* counter\n-> out :: null\n\"\"\"\n[stage.in]\npackets = \"5\"";
+    has(text, 2, 16, "this comment is never closed", "write `*/`");
+    has("graph = \"synth -> null /* 1\"", 1, 24, "this comment is never closed", "");
+    let graph = Plan::from_graph("counter /* -> firewall", Some(port_of("synth:")), None, Path::new(""));
+    let error = &graph.unwrap_err().0[0].error;
+    assert_eq!((error.line, error.column), (1, 9), "{error}");
+}
+
 #[test]
 fn text_in_the_place_of_its_file() {
     let firewall = |rules: &str| {
