@@ -186,9 +186,12 @@ mod tests {
             "s[a] -> m -> out :: null; s[other] -> [back]m",
             "s[a] -> [back]m -> out :: null; s[other] -> m",
         );
+        let dir = tempfile::tempdir().unwrap();
+        let rules = dir.path().join("rules.txt");
+        std::fs::write(&rules, "default deny\n").unwrap();
         let graph = |wires| {
             format!(
-                "graph = '''in :: null -> s :: switch; m :: firewall; {wires}'''\n[stage.m]\nrules = \"/dev/null\"\n[stage.s]\nports = [\"a: tcp\"]\n"
+                "graph = '''in :: null -> s :: switch; m :: firewall; {wires}'''\n[stage.m]\nrules = {rules:?}\n[stage.s]\nports = [\"a: tcp\"]\n"
             )
         };
         let all = refused(&graph(a), &graph(b));

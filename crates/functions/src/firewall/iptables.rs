@@ -102,8 +102,8 @@ impl RuleSet {
     ///
     /// # Errors
     /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a
-    /// missing chain; chains that call one another in a circle; rules that come down to more than
-    /// [`MAX_PARTS`](Self::MAX_PARTS) conjunctive rules.
+    /// table without `COMMIT` at its end; a missing chain; chains that call one another in a circle; rules
+    /// that come down to more than [`MAX_PARTS`](Self::MAX_PARTS) conjunctive rules.
     pub fn parse_iptables_with(text: &str, how: &IptablesOptions<'_>) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
         let mut reader = Reader::new(text, how);
@@ -116,6 +116,11 @@ impl RuleSet {
             if errors.is_full() {
                 break;
             }
+        }
+        if !errors.is_full()
+            && let Err(error) = reader.end()
+        {
+            errors.push(error);
         }
         if reader.filter.is_none() {
             let error = RuleError::new(text, 0, 1, "there is no filter table: no line `*filter`");
@@ -140,7 +145,7 @@ pub(super) struct Reader<'a> {
     pub(super) six: Option<bool>,
     /// Line at which the filter table begins.
     pub(super) filter: Option<usize>,
-    /// The table that lines belong to.
+    /// The table that lines belong to; empty in front of the first and behind `COMMIT`.
     table: String,
     pub(super) limits: Vec<Limit>,
     pub(super) notes: Vec<Note>,
@@ -169,13 +174,23 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         if let Some(table) = trimmed.strip_prefix('*') {
+            let open = std::mem::take(&mut self.table);
+            if !open.is_empty() {
+                let message = format!("the table `{}` is not closed before this one", short(&open));
+                let error = RuleError::new(self.text, offset, trimmed.len(), message);
+                return Err(error.hint("write `COMMIT` behind its rules"));
+            }
             table.clone_into(&mut self.table);
             if table == "filter" {
                 self.filter = self.filter.or(Some(offset));
             }
             return Ok(());
         }
-        if trimmed.is_empty() || trimmed == "COMMIT" {
+        if trimmed.is_empty() {
+            return Ok(());
+        }
+        if trimmed == "COMMIT" && !self.table.is_empty() {
+            self.table.clear();
             return Ok(());
         }
         if self.table != "filter" {
@@ -202,11 +217,26 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Refuses a table that is open at the end: rules may be missing, as `iptables-restore` takes it too.
+    fn end(&self) -> Result<(), RuleError> {
+        if self.table.is_empty() {
+            return Ok(());
+        }
+        let whole = self.text.trim_end();
+        let last = whole.rfind('\n').map_or(0, |at| at + 1);
+        let message = format!(
+            "`COMMIT` is expected behind this line: the table `{}` is not closed",
+            short(&self.table)
+        );
+        let error = RuleError::new(self.text, last, whole.len() - last, message);
+        Err(error.hint("iptables-save ends each table with it: has the file been cut short?"))
+    }
+
     /// Notes the rules of tables that don't filter.
     fn other_table(&mut self, number: u32, trimmed: &str, offset: usize) -> Result<(), RuleError> {
         if self.table.is_empty() {
             let error = RuleError::new(self.text, offset, trimmed.len(), "this line is in no table");
-            return Err(error.hint("write `*filter` before the chains"));
+            return Err(error.hint("write `*filter` before the chains, and `COMMIT` behind the last rule"));
         }
         if !trimmed.starts_with(':') {
             let text = format!("the table `{}` is not used", short(&self.table));

@@ -108,7 +108,7 @@ fn a_limit_stands_where_the_rule_has_it() {
         -A FORWARD -p tcp -m limit --limit 7/day -j web\n\
         -A FORWARD -p tcp -j web\n\
         -A web -m limit --limit 1/s -j LOG\n\
-        -A web -s 10.0.0.1/32 -j ACCEPT\n";
+        -A web -s 10.0.0.1/32 -j ACCEPT\nCOMMIT\n";
     let set = RuleSet::parse_iptables(text, "FORWARD").unwrap();
     assert_eq!(set.limits.len(), 3);
     for method in [Method::Linear, Method::Fast] {

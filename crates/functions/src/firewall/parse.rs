@@ -32,9 +32,9 @@ impl RuleSet {
     /// new,established` before the rule asks for the state of the connection.
     ///
     /// # Errors
-    /// Everything that is wrong, up to twenty errors, each with its place and a hint. A rule that would
-    /// become more than 4096 conjunctive rules is an error, and so are more than
-    /// [`MAX_PARTS`](Self::MAX_PARTS) in all.
+    /// Everything that is wrong, up to twenty errors, each with its place and a hint. Text with neither a
+    /// rule nor a default is an error: the file may not be the one that was meant. A rule that would become
+    /// more than 4096 conjunctive rules is one, and so are more than [`MAX_PARTS`](Self::MAX_PARTS) in all.
     pub fn parse(text: &str) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
         let mut set = Self { default: Verdict::Deny, ..Self::default() };
@@ -60,6 +60,10 @@ impl RuleSet {
             if errors.is_full() {
                 break;
             }
+        }
+        if errors.is_empty() && set.rules.is_empty() && default_line.is_none() {
+            let error = RuleError::new(text, 0, 1, "there is no rule here, which would deny every packet");
+            errors.push(error.hint("write `default deny` if that is meant"));
         }
         errors.finish(set)
     }

@@ -18,7 +18,7 @@ fn actions() -> impl Strategy<Value = &'static str> {
 /// A rule set in text, and the rules that it is made of.
 fn text() -> impl Strategy<Value = (String, Vec<Rule>)> {
     prop::collection::vec((actions(), expr()), 0..24).prop_map(|lines| {
-        let mut text = String::from("# generated\n");
+        let mut text = String::from("# generated\ndefault deny\n");
         let mut rules = Vec::new();
         for (action, expr) in lines {
             let line = format!("{action} {expr}\n");

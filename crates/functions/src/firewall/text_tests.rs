@@ -125,7 +125,23 @@ fn the_first_rule_that_decides_counts() {
 
 #[test]
 fn without_a_default_what_no_rule_allows_is_denied() {
-    check(&RuleSet::parse("").unwrap(), &[("udp 10.0.0.1:1 > 10.0.0.2:2", "deny default")]);
+    let set = RuleSet::parse("allow tcp").unwrap();
+    check(&set, &[("udp 10.0.0.1:1 > 10.0.0.2:2", "deny default")]);
+}
+
+/// A file that was emptied by mistake would deny everything.
+#[test]
+fn text_without_a_rule_is_an_error_unless_it_has_a_default() {
+    for text in ["", "\n", "# allow tcp\n\n  # deny any"] {
+        let errors = RuleSet::parse(text).unwrap_err().errors;
+        let [error] = errors.as_slice() else { panic!("{text:?}: {errors:?}") };
+        assert!(error.message.contains("no rule"), "{error}");
+        assert_eq!(error.hint.as_deref(), Some("write `default deny` if that is meant"));
+    }
+    assert_eq!(RuleSet::parse("default deny").unwrap().default_verdict(), Verdict::Deny);
+    assert_eq!(RuleSet::parse("# open\ndefault allow\n").unwrap().default_verdict(), Verdict::Allow);
+    // What is wrong is told, and not that nothing is left.
+    assert_eq!(RuleSet::parse("accept any").unwrap_err().errors.len(), 1);
 }
 
 #[test]
@@ -279,15 +295,49 @@ fn what_iptables_asks_and_rules_can_not_is_an_error_not_a_wider_rule() {
         [(4, 12), (5, 15), (6, 19), (7, 27), (8, 15), (9, 4), (10, 33), (11, 20), (12, 1), (14, 15)];
     assert_eq!(places, expected, "{errors}");
     assert!(errors.errors.iter().all(|e| e.hint.is_some() || e.message.contains("quote")), "{errors}");
-    let circle = "*filter\n:FORWARD DROP\n:a -\n:b -\n-A FORWARD -j a\n-A a -j b\n-A b -j a\n";
+    let circle = "*filter\n:FORWARD DROP\n:a -\n:b -\n-A FORWARD -j a\n-A a -j b\n-A b -j a\nCOMMIT\n";
     let error = RuleSet::parse_iptables(circle, "FORWARD").unwrap_err();
     assert!(error.to_string().contains("calls itself"), "{error}");
     assert_eq!(error.errors[0].line, 7);
-    let error =
-        RuleSet::parse_iptables("*filter\n:FORWARD DROP\n-A FORWARD -j nowhere\n", "FORWARD").unwrap_err();
+    let nowhere = "*filter\n:FORWARD DROP\n-A FORWARD -j nowhere\nCOMMIT\n";
+    let error = RuleSet::parse_iptables(nowhere, "FORWARD").unwrap_err();
     assert!(error.to_string().contains("no chain `nowhere`"), "{error}");
     assert!(RuleSet::parse_iptables(SAVED, "web").unwrap_err().to_string().contains("has no policy"));
     assert!(RuleSet::parse_iptables("*nat\nCOMMIT\n", "FORWARD").is_err());
+}
+
+#[test]
+fn a_table_of_iptables_save_ends_with_commit_and_not_with_the_file() {
+    let errors = |text: &str| {
+        let errors = RuleSet::parse_iptables(text, "FORWARD").unwrap_err().errors;
+        errors.into_iter().map(|e| (e.line, e.column, e.message)).collect::<Vec<_>>()
+    };
+    let whole =
+        "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.0.0.1 -j DROP\n-A FORWARD -j DROP\nCOMMIT\n";
+    let other = "*mangle\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j MARK --set-mark 1\nCOMMIT\n";
+    for text in [whole.to_owned(), whole.trim_end().to_owned(), format!("{other}{whole}\n# done\n{other}")] {
+        assert_eq!(RuleSet::parse_iptables(&text, "FORWARD").unwrap().rules().len(), 2, "{text}");
+    }
+    // Cut short wherever a line ends, and within the last one.
+    for (end, _) in whole.match_indices('\n').take(4) {
+        let line = whole[..end].matches('\n').count() + 1;
+        for cut in [&whole[..end], &whole[..=end]] {
+            let found = errors(cut);
+            assert_eq!((found[0].0, found[0].1), (line, 1), "{cut:?}");
+            assert!(found[0].2.contains("`COMMIT` is expected behind this line"), "{found:?}");
+        }
+    }
+    assert!(errors(whole.strip_suffix("IT\n").unwrap())[0].2.contains("found `COMM`"));
+    assert_eq!(errors(&format!("{whole}*nat\n-A PREROUTING -j ACCEPT\n"))[0].0, 7);
+    // Behind the end of the table.
+    let late = format!("{whole}-A FORWARD -s 10.0.0.2 -j ACCEPT\n");
+    assert_eq!(errors(&late), [(6, 1, "this line is in no table".to_owned())]);
+    assert_eq!(errors(&format!("{whole}COMMIT\n"))[0].0, 6);
+    // A table within a table.
+    let open = whole.replace("COMMIT\n", other);
+    let found = errors(&open);
+    assert_eq!((found[0].0, found[0].1), (5, 1), "{found:?}");
+    assert!(found[0].2.contains("`filter` is not closed before this one"), "{found:?}");
 }
 
 #[test]
@@ -322,7 +372,7 @@ fn chains_that_double_at_every_call_end_in_an_error() {
     (0..30).for_each(|i| text += &format!(":c{i} -\n"));
     text += "-A FORWARD -j c0\n";
     (0..29).for_each(|i| text += &format!("-A c{i} -j c{0}\n-A c{i} -j c{0}\n", i + 1));
-    text += "-A c29 -j ACCEPT\n";
+    text += "-A c29 -j ACCEPT\nCOMMIT\n";
     let error = RuleSet::parse_iptables(&text, "FORWARD").unwrap_err();
     assert!(error.to_string().contains("times in all"), "{error}");
 }
@@ -393,6 +443,7 @@ proptest! {
                 text += &format!("-A {name} {} {target}\n", ASKS[asks].0);
             }
         }
+        text += "COMMIT\n";
         let set = RuleSet::parse_iptables(&text, "FORWARD").map_err(|e| TestCaseError::fail(e.to_string()))?;
         for method in [Method::Linear, Method::Fast] {
             let firewall = Firewall::new(set.clone(), method);
