@@ -12,7 +12,6 @@ use slipstream::reframe::compress::GroStats;
 use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig};
 use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
 use slipstream_report::{Table, count, number, plural, time};
-use slipstream_wire::Encapsulation;
 use tracing::warn;
 
 use super::{Outcome, reframe_live, report_damage};
@@ -54,8 +53,9 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let origin: Origin = if others.is_empty() && args.selection.is_everything() {
         input.into()
     } else {
-        let (outer, strict) = (Encapsulation::Outer, args.damage.strict);
-        let traces = Traces::new(input, others, &args.selection, outer, strict)?;
+        // Rules look at the header that makes the flow.
+        let (header, strict) = (config.encapsulation, args.damage.strict);
+        let traces = Traces::new(input, others, &args.selection, header, strict)?;
         at = Some(traces.damaged());
         Origin::records(traces)
     };

@@ -394,3 +394,35 @@ fn the_end_of_the_terminal_may_be_ignored() {
     kill("-INT", &child.id().to_string());
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
+
+/// The header that makes the flow is the one that rules look at, as for `analyze`.
+#[test]
+fn rules_look_into_tunnels_where_flows_are_those_within() {
+    let dir = scratch();
+    let file = dir.path().join("tunnel.pcap");
+    // DNS in IP in IP, without a link layer.
+    let ip = |length: u8, protocol: u8| {
+        let [a, b] = if protocol == 4 { [1, 2] } else { [3, 4] };
+        [0x45, 0, 0, length, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, a, 10, 0, 0, b]
+    };
+    let packet = [&ip(48, 4)[..], &ip(28, 17), &[4, 210, 0, 53, 0, 8, 0, 0]].concat();
+    let mut bytes =
+        vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 101, 0, 0, 0];
+    for second in 0..3 {
+        bytes.extend([second, 0, 0, 0, 0, 0, 0, 0, 48, 0, 0, 0, 48, 0, 0, 0]);
+        bytes.extend(&packet);
+    }
+    fs::write(&file, bytes).unwrap();
+    for (tunnel, rules, packets) in [
+        ("inner", "udp port 53", 3),
+        ("inner", "proto 4", 0),
+        ("outer", "udp port 53", 0),
+        ("outer", "proto 4", 3),
+    ] {
+        let options = ["--tunnel", tunnel, "--rules", rules, "--format", "json"];
+        let seen = run(["analyze", text(&file)].iter().chain(&options)).with(0).json();
+        assert_eq!(seen["ip"]["packets"], packets, "{options:?}");
+        let report = run(["reframe", text(&file), "null"].iter().chain(&options)).with(0).json();
+        assert_eq!(report["packets_in"], packets, "{options:?}");
+    }
+}
