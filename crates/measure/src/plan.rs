@@ -112,6 +112,31 @@ mod tests {
         Some(SketchSet::new(Arc::new(ask.clone()), plan.configs(&ask)))
     }
 
+    /// Before any packet, a task is refused of every sketch that the book's table of tasks doesn't list, and
+    /// of no other.
+    #[test]
+    fn sketches_answer_what_the_book_says_and_nothing_else() {
+        let book = include_str!("../../../book/src/measure.md");
+        for task in Task::ALL {
+            let start = format!("| `{task}` |");
+            let row = book.lines().find(|line| line.starts_with(&start)).unwrap();
+            let listed = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
+            let listed: Vec<_> = listed.split(',').filter_map(|s| s.split_whitespace().next()).collect();
+            assert_eq!(listed.first(), Some(&task.sketch().name()), "{task}: the default is the first");
+            let key = if task == Task::DdosVictims { "dst" } else { "src" };
+            for kind in Kind::ALL {
+                let made = set(kind, task, key, 1 << 20).unwrap();
+                match made {
+                    Ok(_) => assert!(listed.contains(&kind.name()), "{kind} answers {task}"),
+                    Err(MeasureError::Query(_)) => {
+                        assert!(!listed.contains(&kind.name()), "{kind} doesn't answer {task}");
+                    }
+                    Err(other) => panic!("{kind} {task}: {other}"),
+                }
+            }
+        }
+    }
+
     /// What is told as the least that a budget must be is that, to a word.
     #[test]
     fn the_least_memory_is_enough_and_less_is_not() {

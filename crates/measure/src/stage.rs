@@ -210,14 +210,17 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         return Err(BuildError::setting("save", message));
     }
     let configs = plan.configs(&ask);
-    let too_small = |e: MeasureError| BuildError::setting("memory", e.to_string());
+    let unfit = |e: MeasureError| {
+        let setting = if matches!(e, MeasureError::Query(_)) { "sketch" } else { "memory" };
+        BuildError::setting(setting, e.to_string())
+    };
     if site.dry {
-        return SketchSet::new(ask, configs).map(|_| Made::Checked).map_err(too_small);
+        return SketchSet::new(ask, configs).map(|_| Made::Checked).map_err(unfit);
     }
     let snapshots =
         Snapshots::new(&ask, &configs, epoch, settings.number("keep") as usize, !site.live, keeper);
     let snapshots = snapshots.map_err(|e| match e {
-        EndError::Measure(e) => too_small(e),
+        EndError::Measure(e) => unfit(e),
         other => BuildError::stage(other.to_string()),
     })?;
     Ok(Made::Stage(Box::new(Measure {

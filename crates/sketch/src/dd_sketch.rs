@@ -14,9 +14,7 @@
 use crate::kind::need;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Add, State, state_methods, tables};
-use crate::{
-    BuildError, Confidence, Distribution, Kind, QueryError, Question, Size, Sketch, Update, ValueRange,
-};
+use crate::{BuildError, Confidence, Kind, QueryError, Question, Size, Sketch, Update, ValueRange};
 
 /// Quantiles of values.
 #[derive(Clone, Debug)]
@@ -183,12 +181,6 @@ impl<const N: usize> Sketch<N> for DdSketch<N> {
             ValueRange { low, high, values: *values }
         };
         Ok(held.map(range).collect())
-    }
-
-    /// How many values there are by the middles of their buckets.
-    fn size_distribution(&self) -> Result<Distribution, QueryError> {
-        let middle = |r: ValueRange| (r.low + (r.high - r.low) / 2, r.values as f64);
-        Ok(self.value_ranges()?.into_iter().map(middle).collect())
     }
 }
 

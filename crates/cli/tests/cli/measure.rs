@@ -399,3 +399,24 @@ fn real_captures_through_every_task() {
         }
     }
 }
+
+/// The stage, the verb and a saved state are refused what a sketch can't tell, before any packet is read.
+#[test]
+fn a_sketch_of_values_has_no_distribution_of_sizes() {
+    let dir = scratch();
+    let (trace, says) = (text(small()), "the distribution of flow sizes");
+    let words = ["--task", "size-distribution", "--sketch", "ddsketch", "--weight"];
+    for weight in ["packets", "bytes"] {
+        let all = ["measure", "no-such-trace.pcap"].iter().chain(&words).chain([&weight]);
+        run(all).with(2).silent().saying(&["ddsketch", says]);
+    }
+    let graph = "measure(task=size-distribution, sketch=ddsketch)";
+    let ended =
+        run(["run", "-i", trace, "-o", "null", "-e", graph]).with(2).silent().saying(&["ddsketch", says]);
+    assert!(ended.stderr.contains("column 40"), "at the sketch: {}", ended.stderr);
+    let state = dir.path().join("q.state");
+    let save = ["--task", "quantiles", "--weight", "bytes", "--save", text(&state)];
+    run(["measure", trace].iter().chain(&save)).with(0);
+    run(["measure", "query", text(&state), "--task", "size-distribution"]).with(2).silent().saying(&[says]);
+    run(["measure", "query", text(&state)]).with(0);
+}
