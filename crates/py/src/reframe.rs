@@ -145,7 +145,8 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
             map.insert("auto".into(), auto.collect());
         }
         if !config.classes.is_empty() {
-            let names = std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()));
+            let names = std::iter::once(ReframeConfig::DEFAULT_CLASS)
+                .chain(config.classes.iter().map(|c| c.name.as_str()));
             let classes = names.zip(&stats.classes).map(|(name, stats)| class(name, stats));
             map.insert("classes".into(), classes.collect());
         }

@@ -30,7 +30,8 @@ impl Class {
     /// relative to `base`.
     ///
     /// # Errors
-    /// The text can't be read; the error says what would be right.
+    /// The text can't be read, sets something twice, or sets something beside `bypass`; the error says what
+    /// would be right.
     pub fn parse(text: &str, default: &ClassSettings, base: &Path) -> Result<Self, ClassError> {
         let wrong = |what: &str| ClassError(format!("class {text:?} {what}; {FORM}"));
         let (name, rest) = text.split_once(':').ok_or_else(|| wrong("has no name"))?;
@@ -41,6 +42,7 @@ impl Class {
         }
         let mut settings = default.clone();
         let all = list.split(',').map(str::trim).filter(|s| !s.is_empty());
+        contradiction(all.clone()).map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
         // The hold comes first, so that its bounds are those of one that sets itself wherever they stand.
         let (holds, others): (Vec<_>, Vec<_>) =
             all.partition(|s| s.split_once('=').is_some_and(|(key, _)| key.trim() == "hold"));
@@ -98,9 +100,32 @@ fn heaviest(text: &str) -> Result<(Option<Top>, &str), String> {
     }
 }
 
-fn set(settings: &mut ClassSettings, setting: &str) -> Result<(), String> {
+/// The setting's name, and its value where it has one.
+fn parts(setting: &str) -> (&str, &str) {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-    let (key, value) = (key.trim(), value.trim());
+    (key.trim(), value.trim())
+}
+
+/// Refuses settings of which one would silently lose against another.
+fn contradiction<'a>(all: impl Iterator<Item = &'a str> + Clone) -> Result<(), String> {
+    let keys = all.map(|setting| parts(setting).0);
+    for (i, key) in keys.clone().enumerate() {
+        if keys.clone().take(i).any(|before| before == key) {
+            return Err(format!("{key} is set twice; leave one of them out"));
+        }
+    }
+    let bypass = keys.clone().any(|key| key == "bypass");
+    match keys.clone().find(|key| *key != "bypass") {
+        Some(other) if bypass => Err(format!(
+            "packets that bypass the buffer are not held, and {other} says nothing about them; leave out one or \
+             the other"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn set(settings: &mut ClassSettings, setting: &str) -> Result<(), String> {
+    let (key, value) = parts(setting);
     let time = || value.parse::<Duration>().map(|d| d.0).map_err(|e| format!("{key} = {value:?}: {e}"));
     let number = |e: core::num::ParseIntError| format!("{key} = {value:?}: {e}");
     match key {
@@ -151,6 +176,26 @@ mod tests {
             let rule = if rule == "always" { Rule::always() } else { Rule::parse(rule).unwrap() };
             assert_eq!((class.top, class.rule.to_string()), (top, rule.to_string()), "{text}");
             assert_eq!(is_about_heavy_flows(text), top.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_that_contradict_one_another_are_refused() {
+        for (text, says) in [
+            ("a: udp => hold=0, hold=1ms", "hold is set twice"),
+            ("a: udp => hold=1ms, burst=8 , hold = 1ms", "hold is set twice"),
+            ("a: udp => burst=8, weight=2, burst=8", "burst is set twice"),
+            ("a: udp => hold=auto, hold_max=1ms, hold_max=2ms", "hold_max is set twice"),
+            ("a: udp => bypass, bypass", "bypass is set twice"),
+            ("a: udp => bypass, hold=1ms", "hold says nothing"),
+            ("a: udp => weight=2, bypass", "weight says nothing"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says) && error.contains("\"a\""), "{text}: {error}");
+        }
+        for text in ["a: udp => bypass", "a: udp => hold=auto, hold_min=1us, hold_max=1ms, burst=8, weight=2"]
+        {
+            parse(text).unwrap();
         }
     }
 

@@ -218,6 +218,8 @@ pub enum ConfigError {
     Classes(usize),
     /// Two classes of one name.
     ClassName(String),
+    /// A class named as the one that there always is, `default`.
+    ClassDefault,
     /// A class of heavy flows whose number is out of range.
     Top {
         /// The class.
@@ -289,6 +291,13 @@ impl fmt::Display for ConfigError {
             Self::ClassName(name) => {
                 write!(f, "reframe: two classes are named {name:?}; give each its own name")
             }
+            Self::ClassDefault => {
+                let name = ReframeConfig::DEFAULT_CLASS;
+                write!(
+                    f,
+                    "reframe: {name} is the class of all packets that no other takes; give this one another name"
+                )
+            }
             Self::Top { class, top } => write!(
                 f,
                 "class {class:?}: {top} is out of range; 1 flow and more, and more than 0 % up to 100 % are possible"
@@ -313,6 +322,8 @@ impl core::error::Error for ConfigError {}
 impl ReframeConfig {
     /// The rule of the packets that pass at once by default: connections are set up without delay.
     pub const BYPASS: &str = "tcp syn";
+    /// The name of the class of all packets that no other takes.
+    pub const DEFAULT_CLASS: &str = "default";
     /// Longest hold: 4 s.
     pub const MAX_HOLD_NS: u64 = 4_000_000_000;
     /// Longest hold of one that sets itself, where no other is set: 256 µs.
@@ -340,6 +351,9 @@ impl ReframeConfig {
         self.check_auto()?;
         for (i, class) in self.classes.iter().enumerate() {
             check(&class.settings, &format!("class {:?}", class.name))?;
+            if class.name == Self::DEFAULT_CLASS {
+                return Err(ConfigError::ClassDefault);
+            }
             if self.classes.iter().take(i).any(|c| c.name == class.name) {
                 return Err(ConfigError::ClassName(class.name.clone()));
             }
@@ -450,5 +464,22 @@ mod tests {
         config.default.hold_ns = ReframeConfig::MAX_HOLD_NS + 1;
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(error, "reframe: hold = 4000000001ns is too long; up to 4s is possible");
+    }
+
+    #[test]
+    fn no_class_has_the_name_of_another() {
+        let class = |name: &str| {
+            let default = ReframeConfig::default().default;
+            Class::parse(&format!("{name}: udp => hold=0"), &default, "".as_ref()).unwrap()
+        };
+        let of = |names: &[&str]| ReframeConfig {
+            classes: names.iter().copied().map(class).collect(),
+            ..ReframeConfig::default()
+        };
+        assert_eq!(of(&["a", "b", "Default"]).validate(), Ok(()));
+        assert_eq!(of(&["a", "a"]).validate(), Err(ConfigError::ClassName("a".to_owned())));
+        let error = of(&["a", "default"]).validate().unwrap_err();
+        assert_eq!(error, ConfigError::ClassDefault);
+        assert!(error.to_string().contains("another name"), "{error}");
     }
 }

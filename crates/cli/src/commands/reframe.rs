@@ -190,7 +190,7 @@ fn class_json(name: &str, stats: &ClassStats) -> Value {
 }
 
 fn class_names(config: &ReframeConfig) -> impl Iterator<Item = &str> {
-    std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()))
+    std::iter::once(ReframeConfig::DEFAULT_CLASS).chain(config.classes.iter().map(|c| c.name.as_str()))
 }
 
 fn as_json(

@@ -163,6 +163,9 @@ fn settings_out_of_range_and_words_that_are_none() {
             &["--class", "web: tcp port 80 => speed=1"],
             &["web", "speed", "hold_max, burst, weight and bypass"],
         ),
+        (&["--class", "a: udp => hold=0, hold=1ms"], &["class \"a\"", "hold is set twice"]),
+        (&["--class", "a: udp => bypass, burst=8"], &["class \"a\"", "burst says nothing"]),
+        (&["--class", "default: udp => burst=8"], &["default", "another name"]),
         (&["--fail-if", "slf_out"], &["--fail-if", "comparison"]),
         (&["--fail-if", "slf_out<one"], &["--fail-if", "one", "number"]),
         (&["--fail-if", "slf_out<nan"], &["--fail-if", "nan", "not a number"]),
@@ -286,4 +289,18 @@ fn links_of_two_types_do_not_fit_a_pcap() {
     let report =
         run_in(dir.path(), ["reframe", "both.pcapng", "out.pcapng", "--format", "json"]).with(0).json();
     assert_eq!(report["packets_out"], 2);
+}
+
+/// In a graph and in a configuration as on the command line.
+#[test]
+fn classes_that_contradict_themselves() {
+    let dir = scratch();
+    let class = "a: udp => hold=0, hold=1ms";
+    let graph = format!("reframe(class=[\"{class}\"])");
+    let words = ["run", "-i", text(small()), "-o", "null", "-e", &graph];
+    run(words).with(2).silent().saying(&["hold is set twice"]);
+    let config = format!("graph = \"in -> reframe -> out\"\n[stage.reframe]\nclass = ['{class}']\n");
+    let ends = "[stage.in]\ntype = \"synth\"\n[stage.out]\ntype = \"null\"\n";
+    fs::write(dir.path().join("p.toml"), config + ends).unwrap();
+    run_in(dir.path(), ["validate", "p.toml"]).with(2).saying(&["hold is set twice"]);
 }
