@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions, is_interface};
 use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::rules::names::nearest;
 use slipstream::runtime::Origin;
 
 use crate::types;
@@ -22,8 +23,36 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-/// Ports by the wall clock.
-const LIVE: [&str; 5] = ["af_packet:", "af_xdp:", "tap:", "shm:", "dpdk:"];
+/// Ports by the wall clock, which have their type in front of a colon.
+const LIVE: [&str; 5] = ["af_packet", "af_xdp", "tap", "shm", "dpdk"];
+
+/// Returns true if a live port has this name.
+fn is_live(name: &str) -> bool {
+    name.split_once(':').is_some_and(|(kind, _)| LIVE.contains(&kind))
+}
+
+/// The live port that was meant by what would be a file of a strange name: its type is nearly that of one, or
+/// an interface follows it.
+fn meant(name: &str) -> Option<String> {
+    let (kind, rest) = name.split_once(':').filter(|(kind, _)| !kind.contains('/') && *kind != "synth")?;
+    let end = Path::new(rest).extension().and_then(|end| end.to_str()).unwrap_or_default();
+    if is_live(name) || ["pcap", "pcapng", "cap", "gz", "zst"].contains(&end) {
+        return None;
+    }
+    let interface = rest.split(':').next().unwrap_or_default();
+    // Two letters of three are another word: `pcap` is not nearly `tap`.
+    let near = nearest(kind, LIVE.into_iter()).filter(|near| near.len() > 3 || kind.len() <= 3);
+    let near = near.or_else(|| is_interface(interface).then_some("af_packet"))?;
+    Some(format!("{near}:{rest}"))
+}
+
+/// Refuses a port whose type is misspelt and that would be a file, unless there is a file of that name.
+pub(crate) fn refuse_misspelt(name: &str) -> anyhow::Result<()> {
+    match meant(name).filter(|_| !Path::new(name).exists()) {
+        Some(port) => bail!("{name}: did you mean `{port}`? write ./{name} for a file of that name"),
+        None => Ok(()),
+    }
+}
 
 /// Refuses a port of a type that this program was built without.
 pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
@@ -38,10 +67,10 @@ pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
     refuse_unbuilt(name)?;
-    if LIVE.iter().any(|prefix| name.starts_with(prefix)) {
+    if is_live(name) {
         bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
     }
-    Ok(())
+    refuse_misspelt(name)
 }
 
 impl Input {
@@ -97,5 +126,33 @@ impl Output {
             "-" => Self::Capture(Box::new(CaptureWriter::to_writer(io::stdout(), "stdout", options)?)),
             _ => Self::Capture(Box::new(CaptureWriter::create(path, options)?)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_with_a_misspelt_type_is_no_file() {
+        for (name, port) in [
+            ("af_paket:eth1", Some("af_packet:eth1")),
+            ("AF_PACKET:eth1", Some("af_packet:eth1")),
+            ("afpacket:eth1.100", Some("af_packet:eth1.100")),
+            ("af_xpd:eth1:0", Some("af_xdp:eth1:0")),
+            ("shn:/dev/shm/ring", Some("shm:/dev/shm/ring")),
+            ("dpkd:net_tap0", Some("dpdk:net_tap0")),
+            ("eth:lo", Some("af_packet:lo")),
+            ("pcap:lo:0", Some("af_packet:lo:0")),
+            ("af_packet:eth1", None),
+            ("synth:flows=1", None),
+            ("./af_paket:eth1", None),
+            ("monday:eth-none", None),
+            ("pcap:out", None),
+            ("tcp:80.pcap", None),
+            ("out.pcap", None),
+        ] {
+            assert_eq!(meant(name).as_deref(), port, "{name}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::run::as_json;
 use crate::cli;
 use crate::live;
 use crate::operate::{Operation, Shared, control};
-use crate::port::refuse_unbuilt;
+use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::types;
 
 /// Figures of a live run that a replay doesn't have.
@@ -46,7 +46,10 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
         bail!("--rules, --count and --time are for captures; --bypass lets packets pass a live reframer by");
     }
     let (input, output) = (input.to_string_lossy(), args.output.to_string_lossy());
-    [&input, &output].into_iter().try_for_each(|name| refuse_unbuilt(name))?;
+    for name in [&input, &output] {
+        refuse_unbuilt(name)?;
+        refuse_misspelt(name)?;
+    }
     let registry = types::registry();
     let port = |name: &str| -> anyhow::Result<(&'static str, Settings)> {
         let (kind, texts) = port_of(name);

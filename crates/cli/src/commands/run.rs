@@ -21,7 +21,7 @@ use crate::operate::session_log::{SessionLog, Target};
 use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
-use crate::port::refuse_unbuilt;
+use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::replace::{Replacement, refuse_shared};
 use crate::types;
 use crate::ui;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     [&args.pipeline.input, &args.pipeline.output]
         .into_iter()
         .flatten()
-        .try_for_each(|name| refuse_unbuilt(name))?;
+        .try_for_each(|name| refuse_unbuilt(name).and_then(|()| refuse_misspelt(name)))?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
     let asked = args.state.is_some() || args.session_log.is_some() || args.log_denied;

@@ -304,3 +304,32 @@ fn classes_that_contradict_themselves() {
     fs::write(dir.path().join("p.toml"), config + ends).unwrap();
     run_in(dir.path(), ["validate", "p.toml"]).with(2).saying(&["hold is set twice"]);
 }
+
+/// The name of a file that nobody would give one.
+#[test]
+fn a_port_whose_type_is_misspelt_is_no_file() {
+    let (dir, trace) = (scratch(), text(small()));
+    for words in [
+        &["reframe", trace, "af_paket:eth1"][..],
+        &["reframe", "af_paket:eth1", "null"],
+        &["analyze", "af_paket:eth1"],
+        &["measure", "af_paket:eth1"],
+        &["synth", "af_paket:eth1"],
+        &["run", "-i", trace, "-o", "af_paket:eth1", "-e", "counter"],
+        &["run", "-i", "af_paket:eth1", "-o", "null", "-e", "counter"],
+        &["reframe", "af_packet:lo", "af_paket:eth1"],
+    ] {
+        run_in(dir.path(), words)
+            .with(2)
+            .silent()
+            .saying(&["did you mean `af_packet:eth1`?", "./af_paket:eth1"]);
+        assert_eq!(names(dir.path()), [""; 0], "{words:?}");
+    }
+    run_in(dir.path(), ["reframe", trace, "wire:lo"]).with(2).silent().saying(&["`af_packet:lo`"]);
+    run_in(dir.path(), ["reframe", trace, "./af_paket:eth1"]).with(0);
+    run_in(dir.path(), ["reframe", trace, "monday:first"]).with(0);
+    // A file that is there is one.
+    run_in(dir.path(), ["analyze", "af_paket:eth1"]).with(0);
+    run_in(dir.path(), ["run", "-i", "af_paket:eth1", "-o", "null", "-e", "counter"]).with(0);
+    assert_eq!(names(dir.path()), ["af_paket:eth1", "monday:first"]);
+}
