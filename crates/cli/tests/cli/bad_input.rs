@@ -333,3 +333,32 @@ fn a_port_whose_type_is_misspelt_is_no_file() {
     run_in(dir.path(), ["run", "-i", "af_paket:eth1", "-o", "null", "-e", "counter"]).with(0);
     assert_eq!(names(dir.path()), ["af_paket:eth1", "monday:first"]);
 }
+
+#[test]
+fn errors_name_what_was_written_and_nothing_else() {
+    let dir = scratch();
+    for (verb, config, said) in [
+        ("run", "nope.toml", "slipstream: nope.toml: can't be read: No such file"),
+        ("validate", "nope.toml", "nope.toml: can't be read: No such file"),
+        ("run", text(small()), "a capture, not a configuration"),
+    ] {
+        let ended = run_in(dir.path(), [verb, config]).with(2).saying(&[said]);
+        assert!(!ended.stderr.contains("line 1"), "{}", ended.stderr);
+    }
+    let slice = |options: &[&str]| {
+        let words = ["slice", "run", "synth:packets=10", "null", "--through", "no/there"];
+        run_in(dir.path(), words.iter().chain(options)).with(2).silent()
+    };
+    for options in [&[][..], &["--whole"]] {
+        let ended = slice(options).saying(&["--through no/there: opening"]);
+        assert!(!ended.stderr.contains("graph") && !ended.stderr.contains("column"), "{}", ended.stderr);
+    }
+    slice(&["--slice", "entries=4, hodl=3"]).saying(&["--slice: line 1, column 12", "hodl"]);
+    run(["top", "127.0.0.1:99999"]).with(2).silent().saying(&["127.0.0.1:99999", "1 to 65535"]);
+    run(["top", "127.0.0.1"]).with(2).silent().saying(&["127.0.0.1:9464"]);
+    fs::write(dir.path().join("polls.csv"), "time_ns,batch\n0,5\n").unwrap();
+    run_in(dir.path(), ["model", "fit", "polls.csv"])
+        .with(2)
+        .silent()
+        .saying(&["polls.csv", "two consecutive polls"]);
+}

@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use super::contexts;
 use super::diagnostics::{Diagnostic, Diagnostics, Finding, INPUT, OUTPUT, Span};
 use super::ends::tables_of_ends;
-use super::read::{Graph, Table, Written, read_document};
+use super::read::{Graph, Table, Written, read_document, text_of};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
@@ -102,12 +102,9 @@ impl Plan {
     pub fn from_file_with(registry: &Registry, path: &Path) -> Result<Self, Diagnostics> {
         let file = path.display().to_string();
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
-        match std::fs::read_to_string(path) {
+        match text_of(path) {
             Ok(text) => Self::from_toml_with(registry, &text, &file, &base),
-            Err(error) => {
-                let error = RuleError::new("", 0, 1, format!("can't be read: {error}"));
-                Err(Diagnostics(vec![Diagnostic { file, error }]))
-            }
+            Err(error) => Err(Diagnostics(vec![Diagnostic { file, error: *error }])),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
@@ -9,7 +10,9 @@ use super::contexts::PIPELINE_SETTINGS;
 use super::diagnostics::{Finding, Span};
 use super::syntax::{self, Chain};
 use slipstream_core::registry::Registry;
+use slipstream_core::rules::RuleError;
 use slipstream_core::settings::did_you_mean;
+use slipstream_io::capture::CaptureReader;
 
 /// A stage's settings as written in its table.
 pub(super) struct Table {
@@ -106,6 +109,24 @@ pub(super) fn read_document(
         findings.push(Finding::new(&(0..1), "there is no `graph`").hint("graph = \"in -> reframe -> out\""));
     }
     (graph, tables, whole)
+}
+
+/// The text of a configuration; an error is of the whole file, not of a place in it.
+pub(super) fn text_of(path: &Path) -> Result<String, Box<RuleError>> {
+    let failed = |what: String| Box::new(RuleError::elsewhere(what));
+    let bytes = std::fs::read(path).map_err(|error| failed(format!("can't be read: {error}")))?;
+    // Some captures are UTF-8.
+    let capture = || bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) || std::str::from_utf8(&bytes).is_err();
+    if capture() && CaptureReader::open(path).is_ok() {
+        let error = RuleError::elsewhere("a capture, not a configuration");
+        return Err(Box::new(
+            error.hint("name it behind `-i`, and a configuration or a graph (`-e`) beside it"),
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let byte = error.utf8_error().valid_up_to();
+        failed(format!("no text: byte {byte}, counted from 0, is not UTF-8"))
+    })
 }
 
 pub(super) fn read_graph(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::config::{Plan, Wire};
+use super::config::{Plan, PlannedStage, Wire};
 use super::diagnostics::Finding;
 use super::read::Table;
 use slipstream_core::registry::{Group, Ports, Role};
@@ -47,9 +47,20 @@ impl Plan {
                     );
                 }
                 [] => {
-                    let message = format!("there is no way between `{name}` and the graph: it goes round");
-                    let hint = named_twice("a :: reframe -> b :: reframe");
-                    findings.push(Finding::new(&(0..end), message).hint(hint));
+                    // Where it doesn't go round, packets come from a stage that makes them, or end in one.
+                    let bound = self.stages.iter().find(|s| {
+                        let ports = if source { s.kind.inputs } else { s.kind.outputs };
+                        ports == Ports::None
+                    });
+                    findings.push(match bound {
+                        Some(stage) => taken(name, source, stage),
+                        None => {
+                            let message =
+                                format!("there is no way between `{name}` and the graph: it goes round");
+                            let hint = named_twice("a :: reframe -> b :: reframe");
+                            Finding::new(&(0..end), message).hint(hint)
+                        }
+                    });
                     // The other end has the same trouble.
                     return;
                 }
@@ -111,6 +122,18 @@ impl Plan {
         }
         self.check_cycles(&both_ends, findings);
     }
+}
+
+/// No stage is left for a port: the ways of packets begin, or end, at one like `stage` already.
+fn taken(port: &str, source: bool, stage: &PlannedStage) -> Finding {
+    let (what, hint) = if source {
+        ("begins", "leave the port out (`-i`), or wire it up in the graph: `in -> …`")
+    } else {
+        ("ends", "leave the port out (`-o`), or wire it up in the graph: `… -> out`")
+    };
+    let message =
+        format!("no stage is left for `{port}`: each way {what} in the graph, as at `{}`", stage.name);
+    Finding::new(&stage.span, message).hint(hint)
 }
 
 /// What to do where one stage stands for two, and an example of it.

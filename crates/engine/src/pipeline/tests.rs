@@ -68,6 +68,59 @@ fn a_comment_that_is_never_closed_has_its_place() {
 }
 
 #[test]
+fn a_graph_that_ends_by_itself_does_not_go_round() {
+    let plan = |graph: &str, from: Option<&str>, to: Option<&str>| {
+        let result = Plan::from_graph(graph, from.map(port_of), to.map(port_of), Path::new(""));
+        result
+            .map(drop)
+            .map_err(|e| e.0.iter().map(|d| d.error.message.clone()).collect::<Vec<_>>().join(", "))
+    };
+    for (graph, from, to, says) in [
+        (
+            "counter -> discard; counter -> discard",
+            Some("synth:"),
+            Some("null"),
+            "each way ends in the graph, as at `discard`",
+        ),
+        (
+            "paced(rate=1pps) -> counter",
+            Some("synth:"),
+            Some("null"),
+            "each way begins in the graph, as at `paced`",
+        ),
+        ("reframe -> reframe", Some("synth:"), Some("null"), "it goes round"),
+    ] {
+        let error = plan(graph, from, to).unwrap_err();
+        assert!(error.contains(says), "{graph}: {error}");
+        assert_eq!(error.contains("goes round"), says.contains("goes round"), "{graph}: {error}");
+    }
+    plan("counter", Some("synth:"), Some("null")).unwrap();
+}
+
+/// A file that can't be read, or is something else, is wrong as a whole and nowhere in particular.
+#[test]
+fn a_file_that_is_no_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |name: &str, bytes: Option<&[u8]>| {
+        let path = dir.path().join(name);
+        bytes.iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+        let errors = Plan::from_file(&path).unwrap_err().0;
+        assert_eq!((errors.len(), errors[0].error.line), (1, 0), "{name}: {errors:?}");
+        assert!(!errors[0].to_string().contains("line 1"), "{name}: {}", errors[0]);
+        errors[0].error.to_string()
+    };
+    assert!(error("none.toml", None).contains("can't be read: No such file"));
+    assert!(error(".", None).contains("can't be read: Is a directory"));
+    let text = error("latin.toml", Some(b"graph = \"a\"\n# \xe9t\xe9\n"));
+    assert!(text.contains("byte 14, counted from 0, is not UTF-8"), "{text}");
+    let mut pcap = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    let text = error("x.pcap", Some(&pcap));
+    assert!(text.contains("a capture, not a configuration") && text.contains("`-i`"), "{text}");
+    pcap[0] = 0;
+    assert!(error("x.bin", Some(&pcap)).contains("not UTF-8"));
+}
+
+#[test]
 fn text_in_the_place_of_its_file() {
     let firewall = |rules: &str| {
         let stage = "in :: synth -> firewall(rules='RULES') -> out :: null".replace("RULES", rules);

@@ -1,5 +1,8 @@
 //! `slipstream slice run`: the middlebox, as the pipeline that it is.
 
+use slipstream::pipeline::{Diagnostic, Diagnostics};
+use slipstream::rules::RuleError;
+
 use super::super::{Outcome, run as pipeline};
 use crate::cli::{self, slice::SliceRun};
 use crate::operate::state::Unreadable;
@@ -13,14 +16,15 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
             args.through
         ));
     }
-    pipeline::run(&cli::Run {
+    let expression = graph(args);
+    let ended = pipeline::run(&cli::Run {
         workers: 1,
         pipeline: cli::PipelineArgs {
             context: None,
             context_flows: None,
             context_memory: None,
             config: None,
-            expression: Some(graph(args)),
+            expression: Some(expression.clone()),
             input: Some(args.input.clone()),
             output: Some(args.output.clone()),
         },
@@ -36,8 +40,41 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         seed: args.seed,
         damage: cli::Damage::default(),
         reporting: args.reporting.clone(),
+    });
+    ended.map_err(|error| match error.downcast::<Diagnostics>() {
+        Ok(errors) => by_option(errors, args, &expression).into(),
+        Err(other) => other,
     })
 }
+
+/// The errors of a graph that nobody wrote, as those of the options that it is made of.
+fn by_option(errors: Diagnostics, args: &SliceRun, graph: &str) -> Diagnostics {
+    let settings = graph.find(SETTINGS).filter(|_| !args.whole).map(|at| at + SETTINGS.len());
+    let option = |mut d: Diagnostic| {
+        if d.file != "graph" {
+            return d;
+        }
+        let within =
+            settings.and_then(|at| d.error.offset.checked_sub(at)).filter(|at| *at < args.slice.len());
+        let error = match within {
+            Some(at) => RuleError::new(&args.slice, at, 1, d.error.message),
+            None => RuleError::elsewhere(d.error.message),
+        };
+        d.file = match within {
+            Some(_) => "--slice".to_owned(),
+            None => format!("--through {}", args.through),
+        };
+        d.error = match d.error.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        };
+        d
+    };
+    Diagnostics(errors.0.into_iter().map(option).collect())
+}
+
+/// What stands before the settings of the slicer in the graph.
+const SETTINGS: &str = "slice :: slice(";
 
 /// The pipeline, in words.
 fn graph(args: &SliceRun) -> String {
@@ -47,6 +84,6 @@ fn graph(args: &SliceRun) -> String {
     if args.whole {
         format!("out_to :: counter -> {there}; functions -> back :: counter")
     } else {
-        format!("slice :: slice({}) -> {there}; functions -> splice", args.slice)
+        format!("{SETTINGS}{}) -> {there}; functions -> splice", args.slice)
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
     if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
         bail!("--interval must lie between 100ms and 60s");
     }
+    check_address(&args.address)?;
     let client = Client::new(&args.address);
     let first = client.wait()?;
     if args.once || args.reporting.json() || !checks.is_empty() || !stdout().is_terminal() {
@@ -45,6 +46,16 @@ pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
     let ended = watch(&mut terminal, &client, interval, first);
     ratatui::restore();
     ended.map(|()| Outcome::Done)
+}
+
+/// Refuses an address at which no pipeline could ever be.
+fn check_address(address: &str) -> anyhow::Result<()> {
+    let port =
+        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(1..)) => Ok(()),
+        _ => bail!("{address}: no ADDRESS:PORT, such as 127.0.0.1:9464; ports are 1 to 65535"),
+    }
 }
 
 /// A pipeline's address.
