@@ -37,31 +37,43 @@ pub(crate) struct Ctl {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlVerb {
     /// What each stage did: batches, packets a batch and a train, time a packet.
+    #[command(after_help = "Example:\n  slipstream ctl show")]
     Show,
     /// Everything that is counted, as `run --format json` prints it at the end.
+    #[command(after_help = "Example:\n  slipstream ctl report --format json")]
     Report,
     /// Packets and bytes by rule of a firewall.
+    #[command(after_help = "Example:\n  slipstream ctl rules fw")]
     Rules {
         /// The firewall.
         stage: String,
     },
     /// The tables that stages have.
+    #[command(after_help = "Example:\n  slipstream ctl tables")]
     Tables,
     /// Entries of a table, such as sessions of a NAT or connections of a firewall.
+    #[command(after_help = "Example:\n  slipstream ctl list nat sessions --only inside=10.0.0.5")]
     List(Entries),
     /// Take entries out of a table.
+    #[command(after_help = "Example:\n  slipstream ctl delete nat sessions --only inside=10.0.0.5")]
     Delete(Entries),
     /// Give a backend of a balancer no new connections; it keeps those that it has.
+    #[command(after_help = "Example:\n  slipstream ctl drain lb 10.0.0.1")]
     Drain(Backend),
     /// Take a backend of a balancer for dead: its connections go to others.
+    #[command(after_help = "Example:\n  slipstream ctl down lb 10.0.0.1")]
     Down(Backend),
     /// Give a backend of a balancer connections again.
+    #[command(after_help = "Example:\n  slipstream ctl up lb 10.0.0.1")]
     Up(Backend),
     /// Read the configuration and its files anew.
+    #[command(after_help = "Example:\n  slipstream ctl reload")]
     Reload,
     /// Save the state (`run --state`) now.
+    #[command(after_help = "Example:\n  slipstream ctl save")]
     Save,
     /// Ask whether the pipeline is there.
+    #[command(after_help = "Example:\n  slipstream ctl ping")]
     Ping,
 }
 

@@ -206,7 +206,12 @@ pub(crate) struct Measure {
 pub(crate) enum MeasureAction {
     /// Add up saved states: those of shards, workers, machines. Epochs by time are added to those of the same
     /// time; of epochs by packets, a state has one.
-    #[command(after_help = "Example:\n  slipstream measure merge a.state b.state --save both.state")]
+    #[command(after_help = "Examples:\n  \
+                      slipstream measure traces/campus.pcap.gz --sketch univmon --time ..20ms \\\n    \
+                      --save a.state\n  \
+                      slipstream measure traces/campus.pcap.gz --sketch univmon --time 20ms.. \\\n    \
+                      --save b.state\n  \
+                      slipstream measure merge a.state b.state --save both.state")]
     Merge {
         /// Files that `measure --save` wrote.
         #[arg(required = true, value_name = "STATE")]
@@ -224,10 +229,10 @@ pub(crate) enum MeasureAction {
     /// weren't there yesterday? All epochs of a state are taken together. For states of cardinality
     /// (exaloglog tells most in the least memory), and of any other sketch that counts keys.
     #[command(after_help = "Examples:\n  \
-                      slipstream measure traces/campus.pcap.gz --task cardinality --sketch exaloglog \\\n    \
-                      --memory 4KiB --time ..20ms --save early.state\n  \
-                      slipstream measure traces/campus.pcap.gz --task cardinality --sketch exaloglog \\\n    \
-                      --memory 4KiB --time 20ms.. --save late.state\n  \
+                      slipstream measure traces/campus.pcap.gz --task cardinality \\\n    \
+                      --sketch exaloglog --memory 4KiB --time ..20ms --save early.state\n  \
+                      slipstream measure traces/campus.pcap.gz --task cardinality \\\n    \
+                      --sketch exaloglog --memory 4KiB --time 20ms.. --save late.state\n  \
                       slipstream measure sets early.state late.state --format json")]
     Sets {
         /// A file that `measure --save` or `measure merge` wrote.
@@ -245,7 +250,9 @@ pub(crate) enum MeasureAction {
         fail_if: Vec<String>,
     },
     /// Ask a saved state, also for something else than it was made for.
-    #[command(after_help = "Example:\n  slipstream measure query a.state --task cardinality --format json")]
+    #[command(after_help = "Examples:\n  \
+                      slipstream measure traces/campus.pcap.gz --sketch univmon --save a.state\n  \
+                      slipstream measure query a.state --task cardinality --format json")]
     Query {
         /// A file that `measure --save` or `measure merge` wrote.
         #[arg(value_name = "STATE")]

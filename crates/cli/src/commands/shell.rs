@@ -24,6 +24,9 @@ pub(super) fn man(args: &cli::Man) -> anyhow::Result<Outcome> {
     let mut command = without_help(Cli::command());
     command.build();
     if let Some(folder) = &args.into {
+        if !folder.exists() {
+            bail!("--into: there is no folder {}; make it first", folder.display());
+        }
         pages(&command, folder)?;
         return Ok(Outcome::Done);
     }

@@ -4,11 +4,12 @@ use std::process::Command;
 
 use crate::common::{self, BINARY, Ended, run, scratch, traces};
 
-/// Every verb, as the help lists them, those of `model` and `slice` too, which are nothing without; the empty
-/// one is the command itself.
+/// Every verb, as the help lists them, those of `measure`, `model` and `slice` too; the empty one is the
+/// command itself.
 fn verbs() -> Vec<String> {
     let mut verbs = listed("");
     assert!(verbs.len() >= 5, "{verbs:?}");
+    verbs.extend(listed("measure"));
     verbs.extend(listed("model"));
     verbs.extend(listed("slice"));
     verbs.push(String::new());
@@ -68,6 +69,24 @@ fn examples_run(verb: &str) {
 fn every_example_runs() {
     for verb in verbs() {
         examples_run(&verb);
+    }
+}
+
+/// Those of `ctl` need a pipeline that runs: without one they say that it isn't there.
+#[test]
+fn examples_of_ctl_are_commands() {
+    let verbs = listed("ctl");
+    assert!(verbs.len() >= 12, "{verbs:?}");
+    let nobody = scratch().path().join("nobody");
+    for verb in verbs {
+        let examples = examples(&help(&verb));
+        assert!(!examples.is_empty(), "{verb} has no example");
+        for example in examples {
+            let words = example.strip_prefix("slipstream ").unwrap_or_else(|| panic!("{example}"));
+            let words = words.split_whitespace().chain(["--control", common::text(&nobody)]);
+            run(words).with(2).silent().saying(&[common::text(&nobody)]);
+            assert!(example.starts_with(&format!("slipstream {verb}")), "{verb}: {example}");
+        }
     }
 }
 
@@ -149,7 +168,11 @@ fn manual_pages_render() {
 fn manual_pages_name_each_other() {
     let dir = scratch();
     let folder = dir.path().join("man1");
-    run(["man", "--into", common::text(&folder)]).with(2).silent().saying(&["--into", "man1"]);
+    run(["man", "--into", common::text(&folder)]).with(2).silent().saying(&[
+        "--into",
+        "there is no folder",
+        "man1; make it first",
+    ]);
     std::fs::create_dir(&folder).unwrap();
     run(["man", "--into", common::text(&folder)]).with(0).silent();
     let pages = common::names(&folder);
