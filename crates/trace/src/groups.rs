@@ -159,8 +159,7 @@ impl Group {
 pub struct Groups {
     /// What they are grouped by: `dst-port`, `endpoint`, `vlan`, `slice`.
     pub by: String,
-    /// The length of slices, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The length of slices, in nanoseconds; none of other groups.
     pub slice_ns: Option<u64>,
     /// Groups there are, listed or not.
     pub groups: u64,

@@ -375,3 +375,14 @@ fn synth() {
     );
     snake_case(&result);
 }
+
+/// A key that says nothing of a kind of groups is there nevertheless.
+#[test]
+fn groups_have_the_same_keys_whatever_they_are_by() {
+    let groups = |by: &str| {
+        let report = run(["analyze", text(small()), "--by", by, "--format", "json"]).with(0).json();
+        report["groups"].as_object().unwrap().clone()
+    };
+    assert_eq!(groups("dst-port").get("slice_ns"), Some(&Value::Null));
+    assert_eq!(groups("slice 1ms")["slice_ns"], 1_000_000);
+}
