@@ -334,6 +334,16 @@ fn a_port_whose_type_is_misspelt_is_no_file() {
     assert_eq!(names(dir.path()), ["af_paket:eth1", "monday:first"]);
 }
 
+/// Their names say something else than what would be in them.
+#[test]
+fn outputs_in_another_compression() {
+    let dir = scratch();
+    for name in ["out.pcap.xz", "out.pcap.Z", "out.z"] {
+        run_in(dir.path(), ["reframe", text(small()), name]).with(2).silent().saying(&[name, ".gz or .zst"]);
+    }
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
 #[test]
 fn errors_name_what_was_written_and_nothing_else() {
     let dir = scratch();

@@ -8,7 +8,7 @@ use super::{CaptureError, Compression};
 use slipstream_core::new_file::NewFile;
 
 /// Ends of names of files in compressions that captures are not written in.
-const OTHER_COMPRESSIONS: [&str; 9] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "sz", "xz", "zip"];
+const OTHER_COMPRESSIONS: [&str; 10] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "sz", "xz", "z", "zip"];
 
 /// The destination of bytes.
 pub(super) enum Target {
