@@ -11,13 +11,13 @@
 //!
 //! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles
 //! are exact to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded.
-//! Means don't come from the bins: they follow from the flow of packets exactly, but for what is left of the
-//! service when packets come after the renewal start.
+//! Means don't come from the bins: they follow from the flow of packets exactly (`residual`).
 
 use crate::arrivals::Start;
-use crate::counts::{Counts, dot};
-use crate::model::{Flow, Model, Parameters};
+use crate::counts::Counts;
+use crate::model::{Flow, Model};
 use crate::pmf::Pmf;
+use crate::residual;
 
 /// Bins for the longest service, about.
 const BINS: usize = 256;
@@ -85,8 +85,12 @@ struct Tables<'a> {
     bins: usize,
     /// By bin of time: the number of packets that come in a time of that length after a packet.
     after: Vec<Counts>,
-    /// By bin of time since the poll: the j-th packet comes in it, by j.
+    /// By bin of time since the poll, from above its lower end to its upper one: the j-th packet comes in it,
+    /// by j.
     landing: Vec<Counts>,
+    /// The j-th packet comes in the slot of the poll itself, too late for it, by j: with the renewal start
+    /// alone.
+    at_poll: Counts,
 }
 
 /// The wait of the packets that a poll takes in, and their sojourn. `left` is what is left of the service for
@@ -147,6 +151,7 @@ impl<'a> Tables<'a> {
             bins,
             after: vec![Counts::default(); bins],
             landing: vec![Counts::default(); bins],
+            at_poll: Counts::default(),
         };
         let mut sums = arrivals.sums(end(bins));
         let (mut p, mut cdf, mut last) = (Vec::new(), Vec::new(), vec![1.0; bins]);
@@ -177,12 +182,15 @@ impl<'a> Tables<'a> {
                 push(tables.after.get_mut(g), n - 1, *before - now);
                 *before = now;
                 let landed = if start == Start::Renewal {
-                    at(end(g)) - if g == 0 { 0.0 } else { at(end(g - 1)) }
+                    at(end(g)) - at(g * bin)
                 } else {
                     let now = within(g);
                     (std::mem::replace(before_within, now) - now) / arrivals.mean()
                 };
                 push(tables.landing.get_mut(g), n, landed);
+            }
+            if start == Start::Renewal {
+                push(Some(&mut tables.at_poll), n, at(0));
             }
             if at(end(bins)) < SMALL {
                 break;
@@ -226,7 +234,7 @@ impl<'a> Tables<'a> {
 
     /// By j, then by bin of what is left of a service: the j-th packet comes then.
     fn left(&self, service: &[f64]) -> Vec<Vec<f64>> {
-        let most = self.landing.iter().map(Counts::last).max().unwrap_or(0);
+        let most = self.landing.iter().chain([&self.at_poll]).map(Counts::last).max().unwrap_or(0);
         let mut left = vec![vec![0.0; self.bins]; most + 1];
         let first = service.iter().position(|p| *p > SMALL).unwrap_or(service.len());
         for (a, landing) in self.landing.iter().enumerate() {
@@ -235,6 +243,15 @@ impl<'a> Tables<'a> {
             for (row, mass) in left.iter_mut().skip(landing.start).zip(&landing.p) {
                 add_scaled(row, from, *mass, rest);
             }
+        }
+        // What comes with the poll has the whole service before it, which ends where one bin meets the next:
+        // it counts for both, so that its mean stays.
+        let before = (self.bin / 2) as f64 / self.bin as f64;
+        let (shortest, rest) = service.split_first().map_or((0.0, service), |(s, rest)| (*s, rest));
+        for (row, mass) in left.iter_mut().skip(self.at_poll.start).zip(&self.at_poll.p) {
+            add_scaled(row, 0, mass * (1.0 - before), service);
+            add_scaled(row, 0, mass * before, &[shortest]);
+            add_scaled(row, 0, mass * before, rest);
         }
         left
     }
@@ -283,11 +300,13 @@ impl Places {
         };
         places.add_after_empty(t, rows, queue_pmf);
         places.add_after_backlog(t, rows, queue_pmf);
-        if start != Start::Renewal {
-            let (all, lost) = residuals(t.model, queue_pmf, flow);
+        places.left = if start == Start::Renewal {
+            residual::renewal(t.model, queue_pmf)
+        } else {
+            let (all, lost) = residual::equilibrium(t.model, queue_pmf, flow);
             // Accepted packets are taken to have the same share of all residuals whatever the start.
-            places.left = left.unwrap_or(all) * (1.0 - lost / all).max(0.0);
-        }
+            left.unwrap_or(all) * (1.0 - lost / all).max(0.0)
+        };
         places
     }
 
@@ -304,7 +323,7 @@ impl Places {
         let mixture: Vec<(f64, &Pmf)> = queue_pmf.iter().copied().zip(&t.model.services).collect();
         let left = t.left(&t.binned(&mixture));
         for (j, row) in left.iter().enumerate().skip(1) {
-            self.add(t, (j - 1) / batch, 1.0, row);
+            self.add((j - 1) / batch, 1.0, row);
             for (near, p) in self.near.iter_mut().zip(row) {
                 if let Some(place) = near.get_mut(j) {
                     *place += p;
@@ -342,7 +361,7 @@ impl Places {
                     ((c * batch + 1).saturating_sub(j), ((c + 1) * batch).saturating_sub(j).min(most));
                 let weight = if to >= from.max(1) { between(from, to) } else { 0.0 };
                 if weight > 0.0 {
-                    self.add(t, c, weight, bins);
+                    self.add(c, weight, bins);
                     if let (Some(place), Some(more)) = (self.counts.get_mut(c), tail.get(j)) {
                         *place += weight * more;
                     }
@@ -362,10 +381,8 @@ impl Places {
     }
 
     /// Adds packets with a number of full batches before them; there is no place for those that are lost.
-    fn add(&mut self, t: &Tables<'_>, block: usize, weight: f64, bins: &[f64]) {
+    fn add(&mut self, block: usize, weight: f64, bins: &[f64]) {
         let Some(block) = self.blocks.get_mut(block) else { return };
-        let time = |g: usize| (g * t.bin + t.bin / 2) as f64;
-        self.left += bins.iter().enumerate().map(|(g, p)| time(g) * p).sum::<f64>() * weight;
         block.iter_mut().zip(bins).for_each(|(place, p)| *place += weight * p);
     }
 
@@ -374,55 +391,6 @@ impl Places {
         let behind: f64 = self.counts.iter().enumerate().map(|(c, n)| c as f64 * n).sum();
         self.left + behind * full
     }
-}
-
-/// Residual service summed over all packets of a poll when they come, and over those that are lost, in slots;
-/// for the equilibrium start.
-///
-/// The packets after the r-th have `E[D(D − 1)/2]/E[A]` together, D being the service less r interarrival
-/// times where that is above 0.
-fn residuals(model: &Model, queue_pmf: &[f64], flow: &Flow) -> (f64, f64) {
-    let Parameters { queue, batch, interarrival, .. } = &model.parameters;
-    // By a number of slots: the mean of D(D − 1)/2, the service being less by so many.
-    let pairs = |mixture: &mut dyn Iterator<Item = (f64, &Pmf)>| {
-        let mut sums = Vec::new();
-        for (weight, pmf) in mixture {
-            sums.resize(sums.len().max(pmf.last() + 1), 0.0);
-            sums.iter_mut().skip(pmf.start()).zip(pmf.probabilities()).for_each(|(to, p)| *to += weight * p);
-        }
-        let (mut above, mut excess, mut pairs) = (0.0, 0.0, 0.0);
-        for place in sums.iter_mut().rev() {
-            let here = *place;
-            pairs += excess;
-            excess += above;
-            above += here;
-            *place = pairs;
-        }
-        sums
-    };
-    let mean = interarrival.mean();
-    let batches = flow.batch_pmf.iter().copied().zip(&model.services);
-    let all = pairs(&mut batches.clone()).first().copied().unwrap_or(0.0) / mean;
-    if flow.lost <= SMALL * flow.arrived {
-        return (all, 0.0);
-    }
-    // Behind what a poll leaves, there is room for less than the queue.
-    let full = pairs(&mut model.services.last().map(|b| (1.0, b)).into_iter());
-    let longest = full.len().saturating_sub(1);
-    let mut sums = interarrival.sums(longest);
-    let (mut p, mut lost) = (Vec::new(), 0.0);
-    let mut behind = |room: usize, pairs: &[f64]| {
-        let least = sums.nth(room, longest, &mut p);
-        dot(&p, pairs.get(least..).unwrap_or_default())
-    };
-    for (room, q) in (*batch..*queue).zip(queue_pmf.iter().skip(batch + 1).rev()) {
-        if *q > SMALL * SMALL {
-            lost += q * behind(room, &full);
-        }
-    }
-    let empty = queue_pmf.iter().copied().zip(&model.services);
-    lost += behind(*queue, &pairs(&mut empty.clone()));
-    (all, lost / mean)
 }
 
 /// The sojourn of packets that have at most one full batch before them.

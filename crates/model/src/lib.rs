@@ -12,8 +12,8 @@
 //!    [`Parameters`] has all of it, every choice that the paper leaves open included, and [`Model::new`]
 //!    checks it.
 //! 2. `counts` works out how many packets come during the service of each batch size, `chain` the stationary
-//!    distribution of the queue at polls, `delay` waiting times and sojourns. [`Model::solve`] puts them
-//!    together and gives out nothing that fails its own checks.
+//!    distribution of the queue at polls, `residual` and `delay` waiting times and sojourns. [`Model::solve`]
+//!    puts them together and gives out nothing that fails its own checks.
 //! 3. [`simulate()`] is the same queue packet by packet, with confidence intervals.
 //! 4. [`PollLog`] and [`fit()`] get service times from measurements, [`compare()`] holds a prediction against
 //!    them; [`dimension()`] chooses cores, β and L for a target, and [`outlook`] says what holding packets
@@ -61,6 +61,7 @@ mod locality;
 mod model;
 mod pmf;
 mod polls;
+mod residual;
 mod service;
 mod simulate;
 

@@ -5,7 +5,7 @@ use slipstream_model::{
     Effort, Error, Interarrival, Model, Parameters, Pmf, ServiceTimes, Solution, Start, Variation, simulate,
 };
 
-fn parameters(queue: usize, batch: usize, interarrival: Interarrival) -> Parameters {
+pub(crate) fn parameters(queue: usize, batch: usize, interarrival: Interarrival) -> Parameters {
     Parameters {
         queue,
         batch,
@@ -134,7 +134,7 @@ fn share_up_to(s: &Solution, ns: f64) -> f64 {
 /// packets has: `noise` at the median, and what a queue brings along that is off by as much as its mean may
 /// be, since near saturation it takes hundreds of polls to forget.
 #[track_caller]
-fn agrees(parameters: Parameters, polls: u64, apart: f64, noise: f64) {
+pub(crate) fn agrees(parameters: Parameters, polls: u64, apart: f64, noise: f64) {
     let model = Model::new(parameters.clone()).unwrap();
     let s = model.solve().unwrap();
     let places = parameters.queue as f64;
