@@ -314,7 +314,9 @@ def gaps(binary, job, _):
                 values.append(max(0, record.time - last[source]))
             last[source] = max(record.time, last.get(source, 0))
     values.sort()
-    case.equal(got["without_gap"], len(last), "first packets of flows")
+    case.equal((got["without_gap"], got["forgotten_flows"]), (len(last), 0), "first packets of flows")
+    sizes = Run(binary, ["measure", path, "--task", "quantiles", "--weight", "bytes", "--format", "json"]).json()
+    case.equal({"without_gap", "forgotten_flows"} & set(sizes), set(), "counts of gaps where there are none")
     case.equal((got["packets"], got["epochs"][0]["weight"]), (len(values), sum(values)), "gaps and their sum")
     for row in got["epochs"][0]["quantiles"]:
         value = values[int(row["quantile"] * (len(values) - 1))]

@@ -6,7 +6,7 @@ use slipstream_sketch::{
     Bounds, Change, Confidence, Exact, Flow, QueryError, Sketch, ValueRange, Want, quantile,
 };
 
-use super::{Keying, Task};
+use super::{Keying, Span, Task};
 
 /// A question to the sketches of an epoch.
 #[derive(Clone, Debug)]
@@ -98,6 +98,13 @@ impl Promise {
             confidence: self.confidence.and(other.confidence),
             least_change: self.least_change.max(other.least_change),
         }
+    }
+
+    /// The statements about an epoch: where gaps may be missing, no bounds hold for all of them.
+    #[must_use]
+    pub fn of_epoch(self, span: &Span) -> Self {
+        let confidence = if span.gaps_missing { Confidence::None } else { self.confidence };
+        Self { confidence, ..self }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Span {
     /// Of epochs by time: whether it is the first or the last one, so that measuring may have begun or ended
     /// within it.
     pub partial: bool,
+    /// Of gaps: flows had been forgotten by its end, and where they went on their gaps are missing.
+    pub gaps_missing: bool,
 }
 
 impl Span {
@@ -38,14 +40,15 @@ impl Span {
             EpochLength::Packets(_) => (now, now),
             EpochLength::Time(ns) => (now - now % ns, (now - now % ns).saturating_add(ns)),
         };
-        Self { packets: 0, start_ns, end_ns, first_ns: now, last_ns: now, partial: false }
+        Self { start_ns, end_ns, first_ns: now, last_ns: now, ..Self::default() }
     }
 
     /// This stretch and another, or the same one as others saw it.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
+        let gaps_missing = self.gaps_missing || other.gaps_missing;
         if self.packets == 0 || other.packets == 0 {
-            return if self.packets == 0 { other } else { self };
+            return Self { gaps_missing, ..if self.packets == 0 { other } else { self } };
         }
         Self {
             packets: self.packets.saturating_add(other.packets),
@@ -54,6 +57,7 @@ impl Span {
             first_ns: self.first_ns.min(other.first_ns),
             last_ns: self.last_ns.max(other.last_ns),
             partial: self.partial || other.partial,
+            gaps_missing,
         }
     }
 }
@@ -306,6 +310,7 @@ impl SketchSet {
         let saturated = all().any(|s| s.saturated);
         let promises = all().map(|s| s.promise).reduce(Promise::and);
         let promise = promises.unwrap_or(Promise { confidence: Confidence::Certain, least_change: None });
+        let promise = promise.of_epoch(&span);
         let mut states: [Vec<u8>; 2] = Default::default();
         for (to, side) in states.iter_mut().zip(&mut sides) {
             *to = side.as_mut().and_then(|s| s.state.take()).unwrap_or_default();

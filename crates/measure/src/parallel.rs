@@ -104,6 +104,9 @@ pub struct TraceResult {
     pub skipped: u64,
     /// Packets that were left out, because they are the first of their flow and have no gap before them.
     pub without_gap: u64,
+    /// Flows whose last packets were forgotten for others'. Those that went on count as `without_gap` once
+    /// more, and lack a gap each.
+    pub forgotten_flows: u64,
     /// IPv6 packets were among them.
     pub ipv6: bool,
     /// The most memory that sketches took, in bytes: the greatest of each IP version, added up. A table that
@@ -416,9 +419,16 @@ impl<'s, S: PacketSource> Job<'s, S> {
                 if goes_on {
                     state.reading = Some(reading);
                 } else {
+                    let forgotten_flows = reading.cutter.forgotten_flows();
                     let Cutter { packets, skipped, without_gap, ipv6, .. } = reading.cutter;
-                    state.read =
-                        TraceResult { packets, skipped, without_gap, ipv6, ..TraceResult::default() };
+                    state.read = TraceResult {
+                        packets,
+                        skipped,
+                        without_gap,
+                        forgotten_flows,
+                        ipv6,
+                        ..TraceResult::default()
+                    };
                     state.at_end = true;
                 }
             }

@@ -102,9 +102,13 @@ impl Saved {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let epoch = |e: &SavedEpoch| {
-            let Span { packets, start_ns, end_ns, first_ns, last_ns, partial } = e.span;
-            json!({ "packets": packets, "start_ns": start_ns, "end_ns": end_ns, "first_ns": first_ns,
-                    "last_ns": last_ns, "partial": partial })
+            let Span { packets, start_ns, end_ns, first_ns, last_ns, partial, gaps_missing } = e.span;
+            let mut epoch = json!({ "packets": packets, "start_ns": start_ns, "end_ns": end_ns,
+                                    "first_ns": first_ns, "last_ns": last_ns, "partial": partial });
+            if let Some(map) = epoch.as_object_mut().filter(|_| gaps_missing) {
+                map.insert("gaps_missing".to_owned(), true.into());
+            }
+            epoch
         };
         let epochs: Vec<Value> = self.epochs.iter().map(epoch).collect();
         let about = &self.about;
@@ -219,6 +223,9 @@ fn describe(value: &Value, version: u16) -> Option<(Description, Vec<SavedEpoch>
             last_ns: number(if first { "end_ns" } else { "last_ns" })?,
             // An epoch of version 1 began with its first packet, whenever that came.
             partial: if first { false } else { e.get("partial")?.as_bool()? },
+            // Files without it are of other weights, of flows that were all remembered, or of a program that
+            // didn't tell.
+            gaps_missing: e.get("gaps_missing").map_or(Some(false), Value::as_bool)?,
         };
         Some(SavedEpoch { span, states: Default::default() })
     };
@@ -244,7 +251,15 @@ mod tests {
                 seed: 1,
             },
             epochs: vec![SavedEpoch {
-                span: Span { packets: 3, start_ns: 1, end_ns: 2, first_ns: 1, last_ns: 2, partial: true },
+                span: Span {
+                    packets: 3,
+                    start_ns: 1,
+                    end_ns: 2,
+                    first_ns: 1,
+                    last_ns: 2,
+                    partial: true,
+                    gaps_missing: true,
+                },
                 states: [vec![1, 2, 3], vec![]],
             }],
         }
@@ -282,7 +297,8 @@ mod tests {
                 end_ns: 2_000,
                 first_ns: 1_000,
                 last_ns: 2_000,
-                partial: false
+                partial: false,
+                gaps_missing: false
             }
         );
         let sketch = slipstream_sketch::load::<4>(&old.epochs[0].states[0]).unwrap();

@@ -300,6 +300,7 @@ impl Measure {
     fn end_epoch(&mut self) {
         // Measuring may have begun within the first one.
         self.span.partial = self.end < Nanos::MAX && !self.begun;
+        self.span.gaps_missing = self.forgotten_flows() > 0;
         match self.snapshots.end_epoch(self.span) {
             Ok(Outcome::Ended) => {
                 self.begun = true;
@@ -380,6 +381,11 @@ impl Measure {
         }
     }
 
+    /// Flows whose last packets had to give way.
+    fn forgotten_flows(&self) -> u64 {
+        self.gaps.as_ref().map_or(0, Gaps::forgotten)
+    }
+
     fn add(&mut self, now: Nanos, key: &FlowKey, packets: u64, weight: u64) {
         if packets == 0 {
             return;
@@ -434,6 +440,7 @@ impl Observe for Measure {
         visit("updates", self.counts.updates);
         visit("not_ip", self.counts.not_ip);
         visit("without_gap", self.counts.first);
+        visit("forgotten_flows", self.forgotten_flows());
         visit("epochs", ended);
         visit("epochs_saturated", saturated);
         visit("epochs_put_off", self.counts.late);
@@ -463,6 +470,7 @@ impl Egress for Measure {
         if let EpochLength::Time(_) = self.about.epoch {
             (self.span.end_ns, self.span.partial) = (self.end.0, true);
         }
+        self.span.gaps_missing = self.forgotten_flows() > 0;
         let done = self.snapshots.finish(self.span).map_err(|e| StageError(e.to_string()));
         self.failed.take().map_or(done, Err)
     }

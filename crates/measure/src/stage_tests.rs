@@ -44,13 +44,13 @@ fn stage(weight: Weight) -> Measure {
     }
 }
 
-/// Packets of two hosts: host, arrival, release. The values of all, as (least, greatest, packets counted).
-fn measured(weight: Weight, packets: &[(u8, u64, u64)]) -> (f64, f64, u64) {
+/// What the stage has seen, and its report, after packets of some hosts: host, arrival, release.
+fn seen(weight: Weight, packets: &[(u32, u64, u64)]) -> (Measure, serde_json::Value) {
     let (mut stage, mut pool) = (stage(weight), Pool::new());
     for (host, arrival, release) in packets {
         let mut dns =
             [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0];
-        dns[15] = *host;
+        dns[12..16].copy_from_slice(&host.to_be_bytes());
         let meta = PacketMeta { original_len: 28, ..PacketMeta::default() };
         let frame = Frame::unclassified(Nanos(*arrival), pool.insert(meta, &dns), 28);
         let frame = Frame { info: Info::new(&classify(LinkType::RawIp, &dns).unwrap()), ..frame };
@@ -59,12 +59,32 @@ fn measured(weight: Weight, packets: &[(u8, u64, u64)]) -> (f64, f64, u64) {
         let mut cx = Context { now: Nanos(*release), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
         stage.process(&mut cx, &mut batch, &mut End);
     }
-    let counted = stage.counts.packets;
     stage.finish().unwrap();
     let report = stage.report().unwrap();
+    (stage, report)
+}
+
+/// The values of all packets, as (least, greatest, packets counted).
+fn measured(weight: Weight, packets: &[(u32, u64, u64)]) -> (f64, f64, u64) {
+    let (stage, report) = seen(weight, packets);
     let quantiles = report["epochs"][0]["quantiles"].as_array().unwrap();
     let of = |q: Option<&serde_json::Value>, end: &str| q.unwrap()[end].as_f64().unwrap();
-    (of(quantiles.first(), "lower"), of(quantiles.last(), "upper"), counted)
+    (of(quantiles.first(), "lower"), of(quantiles.last(), "upper"), stage.counts.packets)
+}
+
+/// Of more flows than are remembered, bounds of gaps aren't certain.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of thousands of packets")]
+fn forgotten_flows_are_told() {
+    for (flows, forgets) in [(1000, false), (140_000, true)] {
+        let packets: Vec<_> = (0..flows).chain(flows - 10..flows).zip(1..).map(|(f, t)| (f, t, t)).collect();
+        let (stage, report) = seen(Weight::Gap, &packets);
+        let mut told = 0;
+        stage.counters(&mut |name, n| told = if name == "forgotten_flows" { n } else { told });
+        assert_eq!((told > 0, stage.counts.packets), (forgets, 10), "{told}");
+        let epoch = &report["epochs"][0];
+        assert_eq!((epoch["bounds"] == "none", epoch["confidence"] == 1.0), (forgets, !forgets), "{epoch}");
+    }
 }
 
 #[test]

@@ -68,18 +68,58 @@ impl Weight {
     }
 }
 
-/// Flows whose last packets are remembered: buckets of four.
+/// Buckets for the last packets of flows.
 const BUCKETS: usize = 1 << 14;
-const WAYS: usize = 4;
+/// Flows of a bucket.
+const WAYS: usize = 8;
+/// Flows of the first bucket up to which nobody looks at the second one.
+const ROOMY: usize = 6;
 
-/// The time of the last packet of each flow, in a table of 1 MiB: of the last 65,536 flows or a little fewer.
-/// In a bucket that is full the flow gives way that was seen longest ago; its next packet is a first one
-/// then.
+/// The time of the last packet of each flow, in a table of 2 MiB: of the last 65,536 flows, but for one in
+/// some ten thousands where there are many more.
+///
+/// A flow has two buckets, and its place in the first one, or in the other where that has more room and the
+/// first is nearly full. So the table is two thirds full before any flow has to give way, and most look-ups
+/// see one bucket. Then, of the flows of both buckets, it is the one that was seen longest ago; its next
+/// packet is a first one.
 #[derive(Debug)]
 pub(crate) struct Gaps {
-    /// Hashes of flows, 0 where there is none, and times in ns.
-    buckets: Vec<[(u64, u64); WAYS]>,
+    buckets: Vec<Bucket>,
     hash: KeyHash,
+    forgotten: u64,
+}
+
+/// Flows with the times of their last packets, in two cache lines.
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Bucket {
+    /// Hashes of flows; 0 where there is none, behind all that are.
+    flows: [u64; WAYS],
+    /// In ns.
+    last: [u64; WAYS],
+}
+
+impl Bucket {
+    /// The time of a flow's last packet. Which way it takes can't be foreseen, so that all are looked at.
+    #[inline]
+    fn last_of(&mut self, hash: u64) -> Option<&mut u64> {
+        let ways = self.flows.iter().enumerate();
+        let way = ways.fold(WAYS, |found, (way, flow)| if *flow == hash { way } else { found });
+        self.last.get_mut(way)
+    }
+
+    /// The flows that there are.
+    #[inline]
+    fn filled(&self) -> usize {
+        self.flows.iter().filter(|flow| **flow != 0).count()
+    }
+
+    /// The flow that was seen longest ago in a full one: when, and its way.
+    #[inline]
+    fn oldest(&self) -> (u64, usize) {
+        let ways = self.last.iter().enumerate();
+        ways.fold((u64::MAX, 0), |oldest, (way, last)| if *last < oldest.0 { (*last, way) } else { oldest })
+    }
 }
 
 impl Gaps {
@@ -88,7 +128,7 @@ impl Gaps {
     }
 
     fn of(buckets: usize, seed: u64) -> Self {
-        Self { buckets: vec![[(0, 0); WAYS]; buckets], hash: KeyHash::new(seed) }
+        Self { buckets: vec![Bucket::default(); buckets], hash: KeyHash::new(seed), forgotten: 0 }
     }
 
     /// The time since the flow's packet before; nothing of the first that is known. Time that runs back is
@@ -96,17 +136,42 @@ impl Gaps {
     #[inline]
     pub(crate) fn since_last(&mut self, flow: &KeyBytes, now: u64) -> Option<u64> {
         let hash = self.hash.of(flow.get()).max(1);
-        let n = self.buckets.len();
-        let bucket = self.buckets.get_mut(((u128::from(hash) * n as u128) >> 64) as usize)?;
-        if let Some((_, last)) = bucket.iter_mut().find(|(of, _)| *of == hash) {
-            let gap = now.saturating_sub(*last);
-            *last = now.max(*last);
-            return Some(gap);
+        let buckets = self.buckets.len() as u64;
+        // One by each half of the hash.
+        let places = [hash >> 32, hash & u64::from(u32::MAX)].map(|half| ((half * buckets) >> 32) as usize);
+        for place in places {
+            if let Some(last) = self.buckets.get_mut(place).and_then(|bucket| bucket.last_of(hash)) {
+                let gap = now.saturating_sub(*last);
+                *last = now.max(*last);
+                return Some(gap);
+            }
         }
-        if let Some(oldest) = bucket.iter_mut().min_by_key(|(of, last)| (*of != 0, *last)) {
-            *oldest = (hash, now);
-        }
+        self.remember(places, hash, now);
         None
+    }
+
+    /// Makes room for a flow.
+    fn remember(&mut self, [first, second]: [usize; 2], hash: u64, now: u64) {
+        let (Some(one), Some(other)) = (self.buckets.get(first), self.buckets.get(second)) else { return };
+        let (in_one, in_other) = (one.filled(), other.filled());
+        let (at, way) = if in_one < ROOMY || in_one < WAYS && in_one <= in_other {
+            (first, in_one)
+        } else if in_other < WAYS {
+            (second, in_other)
+        } else {
+            self.forgotten += 1;
+            let (oldest, oldest_other) = (one.oldest(), other.oldest());
+            if oldest.0 <= oldest_other.0 { (first, oldest.1) } else { (second, oldest_other.1) }
+        };
+        let Some(bucket) = self.buckets.get_mut(at) else { return };
+        if let (Some(flow), Some(last)) = (bucket.flows.get_mut(way), bucket.last.get_mut(way)) {
+            (*flow, *last) = (hash, now);
+        }
+    }
+
+    /// Flows that had to give way. Nobody knows which of them went on: each that did lacks a gap.
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 }
 
@@ -121,36 +186,117 @@ mod tests {
     use crate::{KeyKind, Keying};
 
     /// The key of a host.
-    fn host(n: u8) -> KeyBytes {
+    fn host(n: u32) -> KeyBytes {
         let mut dns =
             [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0];
-        dns[15] = n;
+        dns[12..16].copy_from_slice(&n.to_be_bytes());
         Keying::plain("src".parse::<KeyKind>().unwrap()).key(&classify(LinkType::RawIp, &dns).unwrap().key)
     }
 
+    /// A table, and the dictionary that it stands for.
+    struct Both {
+        gaps: Gaps,
+        last: HashMap<u32, u64>,
+        now: u64,
+    }
+
+    impl Both {
+        fn new(buckets: usize, seed: u64) -> Self {
+            Self { gaps: Gaps::of(buckets, seed), last: HashMap::new(), now: 0 }
+        }
+
+        /// The gap that each of the two sees.
+        fn packet(&mut self, flow: u32, later: u64) -> (Option<u64>, Option<u64>) {
+            self.now += later;
+            let true_gap = self.last.insert(flow, self.now).map(|before| self.now - before);
+            (self.gaps.since_last(&host(flow), self.now), true_gap)
+        }
+    }
+
     proptest! {
-        /// As many flows as a bucket holds: none is ever forgotten.
+        /// As many flows as the two buckets hold: none is ever forgotten.
         #[test]
-        fn gaps_are_those_of_a_dictionary(packets in prop::collection::vec((0u8..4, 0u64..1000), 0..200)) {
-            let (mut gaps, mut last, mut now) = (Gaps::of(1, 7), HashMap::new(), 0u64);
+        fn gaps_are_those_of_a_dictionary(packets in prop::collection::vec((0u32..8, 0u64..1000), 0..200)) {
+            let mut both = Both::new(1, 7);
             for (flow, later) in packets {
-                now += later;
-                let want = last.insert(flow, now).map(|before| now - before);
-                prop_assert_eq!(gaps.since_last(&host(flow), now), want);
+                let (gap, true_gap) = both.packet(flow, later);
+                prop_assert_eq!(gap, true_gap);
+            }
+            prop_assert_eq!(both.gaps.forgotten(), 0);
+        }
+
+        /// Half as many flows as there are places, whichever they are: none is forgotten.
+        #[test]
+        fn half_of_the_places_are_enough(
+            seed in any::<u64>(),
+            flows in prop::collection::hash_set(any::<u32>(), 2048),
+        ) {
+            let mut both = Both::new(512, seed);
+            for flow in flows.iter().chain(&flows) {
+                let (gap, true_gap) = both.packet(*flow, 3);
+                prop_assert_eq!(gap, true_gap);
+            }
+            prop_assert_eq!(both.gaps.forgotten(), 0);
+        }
+
+        /// More flows than there are places: a gap is the true one or none, and no more gaps are missing than
+        /// flows were forgotten.
+        #[test]
+        fn what_is_forgotten_is_counted(
+            seed in any::<u64>(),
+            packets in prop::collection::vec(0u32..400, 0..1500),
+        ) {
+            let mut both = Both::new(16, seed);
+            let mut missing = 0;
+            for flow in packets {
+                let (gap, true_gap) = both.packet(flow, 5);
+                missing += u64::from(gap != true_gap);
+                prop_assert!(gap == true_gap || gap.is_none());
+                prop_assert!(missing <= both.gaps.forgotten());
             }
         }
+    }
+
+    /// Of 65,536 flows none is forgotten, and with many more flows hardly one of the last 65,536.
+    #[test]
+    #[cfg_attr(miri, ignore = "millions of packets")]
+    fn the_last_65536_flows_are_remembered() {
+        for seed in 0..5 {
+            let mut both = Both::new(BUCKETS, seed);
+            for flow in (0..65_536).chain((0..65_536).rev()) {
+                let (gap, true_gap) = both.packet(flow, 7);
+                assert_eq!(gap, true_gap, "seed {seed}");
+            }
+            assert_eq!(both.gaps.forgotten(), 0, "seed {seed}");
+        }
+        // Every flow has a second packet, when 65,534 other flows have been seen since its first one: half of
+        // them for the first time, half for the second.
+        let (mut both, mut missing) = (Both::new(BUCKETS, 9), 0u32);
+        let flows = 600_000;
+        for flow in 0..flows {
+            both.packet(flow, 1);
+            if let Some(earlier) = flow.checked_sub(32_767) {
+                let (gap, true_gap) = both.packet(earlier, 1);
+                missing += u32::from(gap != true_gap);
+            }
+        }
+        assert!(missing < flows / 10_000, "{missing}");
+        assert!(both.gaps.forgotten() > u64::from(flows) / 2);
     }
 
     #[test]
     fn the_flow_of_longest_ago_gives_way() {
         let mut gaps = Gaps::of(1, 7);
-        for flow in 0..5 {
+        for flow in 0..9 {
+            assert_eq!(gaps.forgotten(), 0);
             assert_eq!(gaps.since_last(&host(flow), 10 + u64::from(flow)), None);
         }
+        assert_eq!(gaps.forgotten(), 1);
         assert_eq!(gaps.since_last(&host(0), 20), None);
-        assert_eq!(gaps.since_last(&host(4), 20), Some(6));
+        assert_eq!(gaps.forgotten(), 2);
+        assert_eq!(gaps.since_last(&host(8), 20), Some(2));
         // A clock that runs back.
-        assert_eq!(gaps.since_last(&host(4), 15), Some(0));
-        assert_eq!(gaps.since_last(&host(4), 25), Some(5));
+        assert_eq!(gaps.since_last(&host(8), 15), Some(0));
+        assert_eq!(gaps.since_last(&host(8), 25), Some(5));
     }
 }

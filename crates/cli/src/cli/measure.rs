@@ -61,7 +61,8 @@ pub(crate) enum Weight {
     /// Bytes on the wire.
     Bytes,
     /// Of quantiles: time since the packet of the flow before it, in ns. First packets of flows have none,
-    /// nor have those of a flow that was forgotten: the last packets of 65,536 flows are remembered.
+    /// nor have those of a flow that was forgotten: the last packets of 65,536 flows are remembered. Where
+    /// flows were forgotten (forgotten_flows), gaps may be missing and bounds promise nothing.
     Gap,
     /// Of quantiles: time in a pipeline, in ns. A trace has none: ask the stage `measure`.
     Delay,

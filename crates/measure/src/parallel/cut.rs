@@ -160,8 +160,14 @@ impl Cutter {
         self.end_block();
         let by_time = matches!(self.settings.epoch, EpochLength::Time(_)) && self.span.packets > 0;
         self.span.partial = by_time && (last || self.ended_epochs == 0);
+        self.span.gaps_missing = self.forgotten_flows() > 0;
         self.ended_epochs += 1;
         self.items.push(Item::End(self.span, self.ipv6));
+    }
+
+    /// Flows whose last packets had to give way.
+    pub(super) fn forgotten_flows(&self) -> u64 {
+        self.gaps.as_ref().map_or(0, |(gaps, _)| gaps.forgotten())
     }
 
     fn end_block(&mut self) {

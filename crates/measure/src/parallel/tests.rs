@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use slipstream_sketch::{Eviction, Kind, Size, Want};
+use slipstream_sketch::{Confidence, Eviction, Kind, Size, Want};
 use slipstream_wire::classify;
 
 use super::*;
@@ -220,9 +220,50 @@ proptest! {
                 prop_assert_eq!(&a.ended.states, &b.ended.states, "{} workers", workers);
             }
             prop_assert_eq!((got.memory_bytes, got.aggregator_bytes), (want.memory_bytes, want.aggregator_bytes));
-            let counts = |r: &TraceResult| (r.packets, r.skipped, r.without_gap, r.ipv6);
+            let counts = |r: &TraceResult| (r.packets, r.skipped, r.without_gap, r.forgotten_flows, r.ipv6);
             prop_assert_eq!(counts(&got), counts(&want));
         }
+    }
+}
+
+/// Bounds of gaps are certain until a flow was forgotten, and never after; the end of every epoch says so,
+/// and how many flows it were.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of thousands of packets")]
+fn gaps_that_may_be_missing_are_told() {
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut add = |sources: std::ops::Range<u32>| {
+        for source in sources {
+            let mut data = frame(false, 0, 1, 2);
+            data[12..16].copy_from_slice(&source.to_be_bytes());
+            samples.push((10 * samples.len() as u64, 60, data));
+        }
+    };
+    // Two epochs of gaps. Between them come more flows than can be remembered, the third is of those.
+    [0..500, 0..500, 0..200_000, 199_500..200_000].into_iter().for_each(&mut add);
+    let settings = TraceSettings {
+        epoch: EpochLength::Packets(500),
+        weight: Weight::Gap,
+        encapsulation: Encapsulation::Outer,
+        workers: 1,
+    };
+    for workers in [0, 1, 3] {
+        let sketches = sketches(Task::Quantiles, Kind::DdSketch, None, false);
+        let result = if workers == 0 {
+            in_digests(sketches, &settings, &samples, &[100_000, 3])
+        } else {
+            let mut source = Memory { packets: &samples, at: 0, fails_at: None };
+            measure_trace(sketches, &TraceSettings { workers, ..settings }, &mut source).unwrap()
+        };
+        // The first 500 flows have two gaps each.
+        assert_eq!((result.packets, result.without_gap), (1500, 200_000));
+        // There are 131,072 places, most of which were taken before a flow had to give way.
+        assert!((68_928..75_000).contains(&result.forgotten_flows), "{}", result.forgotten_flows);
+        let promised = result.epochs.iter().map(|epoch| epoch.ended.result.promise.confidence);
+        let promised: Vec<_> = promised.collect();
+        assert_eq!(promised, [Confidence::Certain, Confidence::None, Confidence::None], "{workers} workers");
+        let told = result.epochs.iter().map(|epoch| epoch.ended.result.to_json()["bounds"] == "none");
+        assert_eq!(told.collect::<Vec<_>>(), [false, true, true]);
     }
 }
 

@@ -54,7 +54,8 @@ struct Report {
     aggregator_bytes: usize,
     packets: u64,
     skipped: u64,
-    without_gap: Option<u64>,
+    /// Of gaps, where it is known: packets without one, and flows that were forgotten.
+    gaps: Option<(u64, u64)>,
     spent_ns: Option<u64>,
     truncated_at_byte: Option<u64>,
     compared: bool,
@@ -202,7 +203,7 @@ fn report(
         aggregator_bytes: result.aggregator_bytes,
         packets: result.packets,
         skipped: result.skipped,
-        without_gap: Some(result.without_gap),
+        gaps: (weight(args) == Weight::Gap).then_some((result.without_gap, result.forgotten_flows)),
         spent_ns: Some(result.spent_ns),
         truncated_at_byte: damage,
         compared: args.compare.is_some(),

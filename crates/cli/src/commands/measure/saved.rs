@@ -72,7 +72,7 @@ pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) 
         aggregator_bytes: 0,
         packets: saved.epochs.iter().map(|e| e.span.packets).sum(),
         skipped: 0,
-        without_gap: None,
+        gaps: None,
         spent_ns: None,
         truncated_at_byte: None,
         compared: false,
@@ -121,7 +121,7 @@ fn one(
         flows: None,
         saturated,
         answer,
-        promise,
+        promise: promise.of_epoch(&epoch.span),
     };
     Ok((result, bytes))
 }

@@ -52,9 +52,9 @@ fn as_json(r: &Report) -> Value {
         "truncated_at_byte": r.truncated_at_byte,
         "epochs": r.epochs.iter().map(EpochResult::to_json).collect::<Vec<_>>(),
     });
-    // A state doesn't say it.
-    if let (Some(first), Some(map)) = (r.without_gap, all.as_object_mut()) {
+    if let (Some((first, forgotten)), Some(map)) = (r.gaps, all.as_object_mut()) {
         map.insert("without_gap".to_owned(), first.into());
+        map.insert("forgotten_flows".to_owned(), forgotten.into());
     }
     all
 }
@@ -117,8 +117,12 @@ fn as_table(r: &Report) -> String {
     if r.skipped > 0 {
         t.row(["left out: not IP", &count(r.skipped)]);
     }
-    if let Some(first) = r.without_gap.filter(|n| *n > 0) {
+    let (first, forgotten) = r.gaps.unwrap_or_default();
+    if first > 0 {
         t.row(["left out: first packets of flows, without a gap", &count(first)]);
+    }
+    if forgotten > 0 {
+        t.row(["flows forgotten, which lack a gap where they went on", &count(forgotten)]);
     }
     t.row(["memory of the sketch, bytes", &count(r.memory_bytes as u64)]);
     if r.aggregator_bytes > 0 {
