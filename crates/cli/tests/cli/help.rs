@@ -110,7 +110,8 @@ fn both_kinds_of_help_name_every_option() {
         let options = |help: &str| {
             let words = help.split_whitespace().filter(|w| w.starts_with("--") && w.len() > 2);
             let words = words.map(|w| w.trim_end_matches([',', ';', '.', ']', ':', '`']).to_owned());
-            let listed = help.lines().map(str::trim_start).filter(|l| l.starts_with('-'));
+            let listed =
+                help.lines().map(str::trim_start).filter(|l| l.starts_with('-') || l.starts_with("[alias"));
             let listed: String = listed.collect::<Vec<_>>().join("\n");
             words.filter(|w| listed.contains(w.as_str())).collect::<std::collections::BTreeSet<_>>()
         };
