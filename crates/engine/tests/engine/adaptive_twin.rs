@@ -110,6 +110,8 @@ pub(crate) struct Policy {
     windows: u32,
     /// Packets, trains and delay that have left since the last window.
     left: (u64, u64, u64),
+    /// What was too much until now, in ns or in thousandths of a packet.
+    debt: i128,
 }
 
 /// Ends of the buckets, in half units: 2, 3, 4, 6, 8, 12, ...
@@ -171,6 +173,7 @@ impl Policy {
             arrived: 0,
             windows: 0,
             left: (0, 0, 0),
+            debt: 0,
         }
     }
 
@@ -205,7 +208,7 @@ impl Policy {
         };
         let context = (gap / 2, step, kind);
         self.arrived += 1;
-        if self.arrived.is_multiple_of(1024) {
+        if self.arrived.is_multiple_of(256) {
             self.steer();
         }
         let counts = self.contexts.entry(context).or_default();
@@ -217,13 +220,29 @@ impl Policy {
     }
 
     fn steer(&mut self) {
-        let (packets, trains, delay) = std::mem::take(&mut self.left);
-        let (aim, measured) = match self.budget {
-            _ if packets == 0 => return,
+        let (packets, trains, delay) = self.left;
+        // A window is over with its packets, or when four times its delay was spent.
+        if packets == 0 || packets < 1024 && !matches!(self.budget, Budget::Delay(ns) if delay > 4096 * ns) {
+            return;
+        }
+        self.left = (0, 0, 0);
+        let (aim, measured, more) = match self.budget {
             Budget::Price(_) => return,
-            Budget::Delay(ns) => (ns, delay / packets),
-            Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
+            Budget::Delay(ns) => {
+                (ns, delay / packets, i128::from(delay) - i128::from(packets) * i128::from(ns))
+            }
+            Budget::Train(thousandths) => {
+                let all = u64::from(thousandths);
+                let more = i128::from(packets * 1000) - i128::from(trains * all);
+                (all - 1000, packets * 1000 / trains - 1000, more)
+            }
         };
+        // What was too much is paid back before the price rises.
+        let window = 1024 * i128::from(aim);
+        self.debt = (self.debt + more).clamp(-4 * window, 4096 * window);
+        if aim > measured && self.debt > 0 {
+            return;
+        }
         let times = |a: u64, b: u64| (a * 64 / b.max(1)).clamp(64, 256);
         let weight = if self.windows < 16 { 4 } else { 1 };
         self.windows += 1;

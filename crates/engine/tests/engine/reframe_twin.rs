@@ -167,7 +167,10 @@ impl Twin {
         }
         // A flow that has become heavy, or is no longer, begins another train.
         if let Some(at) = mine(self).filter(|at| self.trains[*at].class != class) {
+            // The packet is of the next one: when this one leaves, the flow has had all packets but it.
+            self.flows.get_mut(&flow).unwrap().1 -= 1;
             self.leave(config, at);
+            self.flows.get_mut(&flow).unwrap().1 += 1;
             self.emit();
         }
         let of = |trains: &[TwinTrain]| -> (usize, usize) {
