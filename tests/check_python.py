@@ -440,9 +440,11 @@ print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
         long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
                 f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')")
         for call in long:
-            # Whoever presses it once more is heard, too, where the first one came to nothing.
+            # What a shell runs in the background ignores interrupts, and so would Python here. Whoever
+            # presses it once more is heard, too.
             code = f"""
 import signal, threading, time, slipstream
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = threading.Event()
 def interrupt():
     while not ended.wait(1):
