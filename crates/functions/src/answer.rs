@@ -37,18 +37,14 @@ pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
 #[inline(never)]
 fn unusual_ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
     let l3 = frame.info.l3();
-    let lengths = cx.pool.lengths(frame.buf, frame.len);
-    let here = lengths.here.saturating_sub(u32::from(l3));
+    let lengths = cx.pool.lengths(frame.buf, frame.len).behind(u32::from(l3));
     let ip = ip_packet(cx, frame);
     let (said, least) = match ip.first().map(|b| b >> 4) {
         Some(4) => (be16(ip, 2).map(u32::from), 20),
         Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),
         _ => (None, 0),
     };
-    match said.filter(|said| (least..=here).contains(said)) {
-        Some(said) => lengths.whole(said),
-        None => lengths.wire.saturating_sub(u32::from(l3)),
-    }
+    said.filter(|said| (least..=lengths.here).contains(said)).map_or(lengths.wire, |said| lengths.whole(said))
 }
 
 /// Tells frames that were sent to one station from those sent to a group.

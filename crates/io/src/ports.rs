@@ -11,6 +11,7 @@ use crate::sources::{CaptureSource, SynthSource};
 use crate::synth::{Synth, SynthConfig};
 use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
+use slipstream_core::pool::{Lengths, PacketMeta};
 use slipstream_core::port::{Port, PortError, Transmit};
 use slipstream_core::registry::{
     BuildError, Group, IN, Made, Meets, OUT, Ports, Properties, Role, Sharing, Site, StageType,
@@ -211,7 +212,7 @@ impl Transmit for Nowhere {
 pub struct CaptureStage {
     sink: CaptureSink,
     failed: Option<CaptureError>,
-    /// Where it failed: when to try again.
+    /// The time to try again, behind an error.
     again: Nanos,
     /// Live: when what was written is next to be published; none where that is done at the end.
     publish: Option<Nanos>,
@@ -245,11 +246,9 @@ impl CaptureStage {
         }
         for (train, frames) in batch.iter() {
             for frame in frames {
-                let mut meta = cx.pool.meta(frame.buf);
-                if cx.pool.is_sliced(frame.buf) {
-                    // A token that stands for no payload makes a packet longer than it was.
-                    meta.original_len = meta.original_len.max(frame.len);
-                }
+                // A token that stands for no payload makes a packet longer than it was.
+                let Lengths { wire, here, .. } = cx.pool.lengths(frame.buf, frame.len);
+                let meta = PacketMeta { original_len: wire.max(here), ..cx.pool.meta(frame.buf) };
                 let time = train.release.max(frame.arrival);
                 if let Err(error) = self.sink.packet(time, meta, cx.data(frame)) {
                     self.fails(error, cx.now);

@@ -51,6 +51,11 @@ pub struct Rotation {
 }
 
 impl Rotation {
+    fn new(path: &Path, options: WriterOptions, limits: Limits, goes_on: bool) -> Self {
+        let (path, interfaces, complete) = (path.to_owned(), Vec::new(), VecDeque::new());
+        Self { path, options, limits, number: 1, goes_on, began: None, bytes: 0, interfaces, complete }
+    }
+
     /// Of files with names like `path`, and the first of them. Those of an earlier run are replaced, one by
     /// one.
     ///
@@ -61,9 +66,7 @@ impl Rotation {
         options: WriterOptions,
         limits: Limits,
     ) -> Result<(Self, CaptureWriter), CaptureError> {
-        let (path, interfaces, complete) = (path.to_owned(), Vec::new(), VecDeque::new());
-        let (number, goes_on, began, bytes) = (1, false, None, 0);
-        let mut this = Self { path, options, limits, number, goes_on, began, bytes, interfaces, complete };
+        let mut this = Self::new(path, options, limits, false);
         let writer = this.open(false)?;
         Ok((this, writer))
     }
@@ -78,9 +81,7 @@ impl Rotation {
         options: WriterOptions,
         limits: Limits,
     ) -> Result<(Self, CaptureWriter), CaptureError> {
-        let (path, interfaces) = (path.to_owned(), Vec::new());
-        let (number, goes_on, began, bytes, complete) = (1, true, None, 0, VecDeque::new());
-        let mut this = Self { path, options, limits, number, goes_on, began, bytes, interfaces, complete };
+        let mut this = Self::new(path, options, limits, true);
         let mut there = this.files().map_err(|error| CaptureError::create(&this.path, error))?;
         there.sort_unstable();
         this.number = there.last().map_or(1, |(number, _)| number + 1);
@@ -89,7 +90,7 @@ impl Rotation {
         Ok((this, writer))
     }
 
-    /// What has the name of such a file, each with its number.
+    /// The files that have such a name, each with its number.
     fn files(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut all = Vec::new();
@@ -114,7 +115,7 @@ impl Rotation {
         self.path.with_file_name(format!("{before}{number:05}{behind}"))
     }
 
-    /// What stands before and behind the number in the name of a file.
+    /// The parts of a file's name before and behind its number.
     fn around_number(&self) -> (String, String) {
         let whole = self.path.file_name().unwrap_or_default().to_string_lossy();
         // All extensions stay behind: `.pcapng.gz`.

@@ -176,7 +176,7 @@ impl Keeper {
             state.table(stage, kind.name, kind.version, kind.record as u16);
             for shard in 0..driver.shards() {
                 let Some(operated) = driver.operate_shard(shard, stage) else { continue };
-                // What is not saved any more ends now, and is told of.
+                // Sessions that are not saved any more end now, and are told of.
                 operated.expire(now);
                 let (mut records, mut from) = (Vec::new(), Some(0));
                 while let Some(at) = from {
@@ -206,11 +206,12 @@ fn target(path: &Path) -> PathBuf {
 
 /// A NAT's table like one that was saved, where none of the plan's stages has it.
 fn of_a_nat(saved: &SavedTable<'_>) -> Option<StateTable> {
-    let tables = types::stage_type("nat")?.properties.tables;
-    tables
-        .iter()
-        .copied()
-        .find(|t| (t.name, t.version, t.record) == (saved.name, saved.version, saved.record))
+    types::stage_type("nat")?.properties.tables.iter().copied().find(|kind| is_like(kind, saved))
+}
+
+/// Returns true if a table has the layout of one that was saved.
+fn is_like(kind: &StateTable, saved: &SavedTable<'_>) -> bool {
+    (kind.name, kind.version, kind.record) == (saved.name, saved.version, saved.record)
 }
 
 /// The end of a session that was saved at `saved_ns` and doesn't come back: when its time was over, or now.
@@ -239,10 +240,7 @@ fn tables(plan: &Plan) -> impl Iterator<Item = (&str, usize, &StateTable)> {
 
 /// The place of a table that was saved, where a stage has it in the same layout.
 fn place<'a>(plan: &'a Plan, saved: &SavedTable<'_>) -> Option<(usize, &'a StateTable)> {
-    let same = |(stage, _, kind): &(&str, usize, &StateTable)| {
-        *stage == saved.stage
-            && (kind.name, kind.version, kind.record) == (saved.name, saved.version, saved.record)
-    };
+    let same = |(stage, _, kind): &(&str, usize, &StateTable)| *stage == saved.stage && is_like(kind, saved);
     tables(plan).find(same).map(|(_, place, kind)| (place, kind))
 }
 

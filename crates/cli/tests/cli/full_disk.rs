@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{BINARY, Ended, scratch, text};
+use super::common::{BINARY, Ended, scratch, text, with_mounts};
 
 /// Runs a pipeline in a folder of its own of 64 KiB, and `meanwhile` beside it. Its files are copied into the
 /// folder `files` afterwards. None where no file system can be mounted.
@@ -16,15 +16,7 @@ fn run_in_64_kib(dir: &Path, graph: &str, meanwhile: &str) -> Option<Ended> {
          {BINARY} run --format json -e '{graph}' 2> ../log & {meanwhile}
          wait $!; status=$?; cp * ../files; cat ../log >&2; exit $status"
     );
-    let unshare = ["--map-root-user", "--mount", "bash", "-c", &command];
-    let ended = Ended::of(Command::new("unshare").args(unshare).current_dir(dir).output().unwrap());
-    if ended.stdout.is_empty() && !ended.stderr.contains("slipstream") {
-        let what = format!("no file system can be mounted here: {}", ended.stderr);
-        assert!(std::env::var_os("CI").is_none(), "{what}");
-        eprintln!("{what}; a full disk was not tried");
-        return None;
-    }
-    Some(ended)
+    with_mounts(dir, &command)
 }
 
 /// Packets in a file, which must not be damaged.

@@ -83,6 +83,14 @@ pub struct Lengths {
 }
 
 impl Lengths {
+    /// Those from `start` on.
+    #[inline]
+    #[must_use]
+    pub fn behind(self, start: u32) -> Self {
+        let Self { wire, here, elsewhere } = self;
+        Self { wire: wire.saturating_sub(start), here: here.saturating_sub(start), elsewhere }
+    }
+
     /// Length of the whole packet whose header says `said` bytes.
     #[inline]
     #[must_use]

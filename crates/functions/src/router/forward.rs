@@ -46,18 +46,17 @@ pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
 }
 
 /// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is
-/// changed. `on_wire` is what is left of the frame from the header on, and `elsewhere` what the packet has
-/// beyond its own length, as in [`Lengths`](slipstream_core::pool::Lengths).
-pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, elsewhere: i64, mtu: u32) -> Result<(), Stop> {
-    let total = check_v4(ip, on_wire).ok_or(MALFORMED)?;
+/// changed. The `lengths` are those from the header on.
+pub(super) fn forward_v4(ip: &mut [u8], lengths: Lengths, mtu: u32) -> Result<(), Stop> {
+    let total = check_v4(ip, lengths.here).ok_or(MALFORMED)?;
     let Some([_, _, _, _, _, _, fragment, _, lives, _, c0, c1, ..]) = ip.first_chunk_mut::<20>() else {
         return Err(MALFORMED);
     };
     if *lives < 2 {
         return Err(EXPIRED);
     }
-    if i64::from(total) + elsewhere > i64::from(mtu) {
-        return Err(match elsewhere {
+    if lengths.whole(total) > mtu {
+        return Err(match lengths.elsewhere {
             _ if *fragment & DONT_FRAGMENT != 0 => too_big(mtu),
             0 => Stop::Fragment,
             // A payload that waits elsewhere can't be cut, nor can a token.
@@ -70,13 +69,13 @@ pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, elsewhere: i64, mtu: u32) 
 }
 
 /// The same for an IPv6 packet.
-pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, elsewhere: i64, mtu: u32) -> Result<(), Stop> {
-    let total = check_v6(ip, on_wire).ok_or(MALFORMED)?;
+pub(super) fn forward_v6(ip: &mut [u8], lengths: Lengths, mtu: u32) -> Result<(), Stop> {
+    let total = check_v6(ip, lengths.here).ok_or(MALFORMED)?;
     let hops = ip.get_mut(7).ok_or(MALFORMED)?;
     if *hops < 2 {
         return Err(EXPIRED);
     }
-    if i64::from(total) + elsewhere > i64::from(mtu) {
+    if lengths.whole(total) > mtu {
         return Err(too_big(mtu));
     }
     *hops -= 1;
@@ -127,14 +126,13 @@ impl Router {
         macs: Option<Macs>,
     ) -> Result<(), Stop> {
         let start = self.start();
-        let Lengths { here, elsewhere, .. } = fx.cx.pool.lengths(frame.buf, frame.len);
-        let on_wire = here.saturating_sub(start as u32);
+        let lengths = fx.cx.pool.lengths(frame.buf, frame.len).behind(start as u32);
         let Some((link, ip)) = fx.cx.data_mut(frame).split_at_mut_checked(start) else {
             return Err(MALFORMED);
         };
         match ip.first().map(|b| b >> 4) {
-            Some(4) => forward_v4(ip, on_wire, elsewhere, mtu)?,
-            Some(6) => forward_v6(ip, on_wire, elsewhere, mtu)?,
+            Some(4) => forward_v4(ip, lengths, mtu)?,
+            Some(6) => forward_v6(ip, lengths, mtu)?,
             _ => return Err(MALFORMED),
         }
         if let Some(macs) = macs {

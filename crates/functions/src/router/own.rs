@@ -42,7 +42,7 @@ impl Router {
     pub(super) fn take(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
         fx.cx.now = fx.cx.now.max(frame.arrival);
         let start = self.start();
-        let on_wire = fx.cx.pool.lengths(frame.buf, frame.len).here.saturating_sub(start as u32);
+        let on_wire = fx.cx.pool.lengths(frame.buf, frame.len).behind(start as u32).here;
         let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
         let data = fx.cx.data(frame);
         let ip = data.get(start..).unwrap_or_default();
@@ -218,7 +218,7 @@ impl Router {
         let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
         let Ok(headers) = classify(link, data) else { return };
         let packet = data.get(start..).unwrap_or_default();
-        let on_wire = fx.cx.pool.lengths(frame.buf, frame.len).here.saturating_sub(start as u32);
+        let on_wire = fx.cx.pool.lengths(frame.buf, frame.len).behind(start as u32).here;
         let to = headers.key.src();
         let right = if to.is_ipv6() { check_v6(packet, on_wire) } else { check_v4(packet, on_wire) };
         // No answer to a header that may be wrong, or to the router itself, unless another stands behind its

@@ -255,14 +255,13 @@ impl BalancerStage {
         start: usize,
     ) -> Verdict {
         let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
-        let lengths = fx.cx.pool.lengths(frame.buf, frame.len);
+        let lengths = fx.cx.pool.lengths(frame.buf, frame.len).behind(start as u32);
         if lengths.elsewhere != 0 {
             // A payload that waits elsewhere can't be cut, nor can a token.
             return Verdict::drop(DropReason::TooBig);
         }
-        let on_wire = lengths.here.saturating_sub(start as u32);
         let packet = fx.cx.data(frame).get(start..).unwrap_or_default();
-        let parts = tunnels.get(backend as usize).and_then(|t| t.fragments(packet, on_wire, self.ident));
+        let parts = tunnels.get(backend as usize).and_then(|t| t.fragments(packet, lengths.here, self.ident));
         let Some(made) = parts.and_then(|parts| fragment::frames(fx.cx, frame, start, parts)) else {
             return Verdict::drop(DropReason::Malformed);
         };

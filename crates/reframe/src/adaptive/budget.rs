@@ -119,7 +119,7 @@ pub(super) struct Counters {
 /// Once in [`WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the window was from
 /// the aim, so that it settles without swinging: waits follow the price only after some packets.
 ///
-/// Where packets come in bursts, the delay may jump at a price, from far below the aim to far above it. So
+/// The delay of packets that come in bursts may jump at a price, from far below the aim to far above it. So
 /// what was spent above the aim is a debt, and the price doesn't rise before it is paid: then the mean of
 /// all packets is as it should be, where the windows can't be. A window that has spent several times its
 /// share ends before its time.
@@ -174,16 +174,9 @@ impl Steering {
         let packets = now.packets - self.before.packets;
         let trains = now.trains - self.before.trains;
         let delay = (now.delay_ns - self.before.delay_ns) as u64;
-        let spent = |ns: u64| delay > ns.saturating_mul(SPENT * WINDOW);
-        let ends = match self.budget {
-            Budget::Price(_) => false,
-            Budget::Delay(ns) => packets >= WINDOW || spent(ns),
-            Budget::Train(_) => packets >= WINDOW,
-        };
-        if !ends || packets == 0 || trains == 0 {
+        if packets == 0 || trains == 0 {
             return;
         }
-        self.before = now;
         // The aim and what was measured, in the same unit, and what was spent beside what might be.
         let (aim, measured, share, spent) = match self.budget {
             Budget::Price(_) => return,
@@ -193,6 +186,12 @@ impl Steering {
                 (all - 1000, packets / trains - 1000, all * trains, packets)
             }
         };
+        let is_delay = matches!(self.budget, Budget::Delay(_));
+        let ends = packets >= WINDOW || is_delay && delay > aim.saturating_mul(SPENT * WINDOW);
+        if !ends {
+            return;
+        }
+        self.before = now;
         let window = aim.saturating_mul(WINDOW).min(1 << 48) as i64;
         let most = (-(MOST_SAVED as i64) * window, MOST_DEBT as i64 * window);
         let more = spent.min(1 << 60) as i64 - share.min(1 << 60) as i64;

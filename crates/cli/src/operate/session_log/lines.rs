@@ -138,22 +138,14 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::event;
     use super::*;
-    use slipstream::time::Nanos;
 
     /// A disk becomes full in the middle of a line: it goes on there when there is room again.
     #[test]
     fn a_line_that_was_begun_goes_on() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("nat.json");
-        let event = |number| SessionEvent {
-            time: Nanos(5),
-            begins: true,
-            protocol: 6,
-            inside: ([10, 0, 0, 1].into(), number),
-            external: ([192, 0, 2, 1].into(), 2),
-            remote: ([198, 51, 100, 1].into(), 3),
-        };
         let all = [event(1), event(20), event(300)];
         let whole: String = all.iter().map(|event| as_json(event, None) + "\n").collect();
         for end in 1..whole.len() {

@@ -2,7 +2,7 @@ use std::io::{BufRead, BufReader};
 
 use super::*;
 
-fn event(number: u16) -> SessionEvent {
+pub(super) fn event(number: u16) -> SessionEvent {
     SessionEvent {
         time: Nanos(5),
         begins: true,
@@ -49,7 +49,7 @@ fn a_file_that_was_moved_away_begins_anew() {
     assert_eq!((value["event"].as_str(), value["time_ns"].as_u64()), (Some("session_created"), Some(5)));
 }
 
-/// Where the folder went with it, and there is no place for another file, the old one goes on.
+/// The old file goes on if its folder went with it, and there is no place for another one.
 #[test]
 fn a_file_goes_on_where_no_other_can_be_begun() {
     let scratch = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn a_line_that_was_cut_ends_before_the_next() {
     assert_eq!(text.lines().count(), 4);
 }
 
-/// Where nothing can be written, that is told, and nothing counts as written.
+/// A disk that takes nothing is told of, and nothing counts as written.
 #[test]
 fn a_full_disk_is_told() {
     let mut full = Lines::open(std::path::Path::new("/dev/full")).unwrap();

@@ -44,6 +44,20 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a directory for temporary files")
 }
 
+/// Runs a script that mounts something in `dir`, of which nobody else sees anything. None where no file
+/// system can be mounted.
+pub(crate) fn with_mounts(dir: &Path, script: &str) -> Option<Ended> {
+    let unshare = ["--map-root-user", "--mount", "bash", "-c", script];
+    let ended = Ended::of(Command::new("unshare").args(unshare).current_dir(dir).output().unwrap());
+    if ended.stdout.is_empty() && !ended.stderr.contains("slipstream") {
+        let what = format!("no file system can be mounted here: {}", ended.stderr);
+        assert!(std::env::var_os("CI").is_none(), "{what}");
+        eprintln!("{what}; a full disk was not tried");
+        return None;
+    }
+    Some(ended)
+}
+
 /// Output and exit status of a run.
 pub(crate) struct Ended {
     pub(crate) status: Option<i32>,
