@@ -440,8 +440,8 @@ print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
         long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
                 f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')")
         for call in long:
-            # What a shell runs in the background ignores interrupts, and so would Python here. Whoever
-            # presses it once more is heard, too.
+            # A program that a shell runs in the background ignores interrupts, and so would Python here.
+            # Whoever presses it once more is heard, too.
             code = f"""
 import signal, threading, time, slipstream
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -78,7 +78,7 @@ pub struct CaptureSink {
     writer: Option<CaptureWriter>,
     stamp: Stamp,
     rotation: Option<Rotation>,
-    /// What was written stays, however the writing ends.
+    /// The packets that were written stay, however the writing ends.
     stays: bool,
     /// Packets that came.
     taken: u64,
@@ -100,8 +100,8 @@ impl CaptureSink {
         Self { rotation: Some(rotation), ..self }
     }
 
-    /// What was written stays, however the writing ends: of a file that can't be written any more, all whole
-    /// packets that it has.
+    /// The packets that were written stay, however the writing ends: of a file that can't be written any
+    /// more, all that it has whole.
     #[must_use]
     pub fn staying(self) -> Self {
         Self { writer: self.writer.map(CaptureWriter::staying), stays: true, ..self }

@@ -44,7 +44,7 @@ fn stage(weight: Weight) -> Measure {
     }
 }
 
-/// What the stage has seen, and its report, after packets of some hosts: host, arrival, release.
+/// The packets that the stage has seen, and its report, after packets of some hosts: host, arrival, release.
 fn seen(weight: Weight, packets: &[(u32, u64, u64)]) -> (Measure, serde_json::Value) {
     let (mut stage, mut pool) = (stage(weight), Pool::new());
     for (host, arrival, release) in packets {

@@ -244,8 +244,8 @@ impl<'a> Tables<'a> {
                 add_scaled(row, from, *mass, rest);
             }
         }
-        // What comes with the poll has the whole service before it, which ends where one bin meets the next:
-        // it counts for both, so that its mean stays.
+        // A packet that comes with the poll has the whole service before it, which ends where one bin meets
+        // the next: it counts for both, so that its mean stays.
         let before = (self.bin / 2) as f64 / self.bin as f64;
         let (shortest, rest) = service.split_first().map_or((0.0, service), |(s, rest)| (*s, rest));
         for (row, mass) in left.iter_mut().skip(self.at_poll.start).zip(&self.at_poll.p) {

@@ -1,4 +1,4 @@
-//! What is left of a service when its packets come, summed over those of a poll that find a place: with the
+//! The rest of a service when its packets come, summed over those of a poll that find a place: with the
 //! full batches before them, that is how long they wait. Nothing is rounded here.
 
 use crate::arrivals::Interarrival;
@@ -25,7 +25,7 @@ pub(crate) fn equilibrium(model: &Model, queue_pmf: &[f64], flow: &Flow) -> (f64
     // Behind what a poll leaves, there is room for less than the queue.
     let full = pairs(model.services.last().map(|b| (1.0, b)).into_iter());
     let mut after = pairs(after_all(model, queue_pmf));
-    // What is too rare to count must not make the sums long.
+    // Services that are too rare to count must not make the sums long.
     after.truncate(after.iter().rposition(|d| *d > SMALL * SMALL).map_or(0, |last| last + 1));
     let mut sums = Sums::new(&model.parameters.interarrival, &[&full, &after]);
     let mut lost = 0.0;

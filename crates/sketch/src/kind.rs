@@ -262,11 +262,11 @@ pub enum BuildError {
 }
 
 /// Asks whether memory for tables can be had, before it is taken: what is taken in vain ends the process.
-/// Where another thread takes it in between, or the system promises more than it has, that is still so.
+/// That is still so if another thread takes it in between, or the system promises more than it has.
 pub(crate) fn need(kind: Kind, bytes: usize) -> Result<(), BuildError> {
     let mut room = Vec::<u8>::new();
     let had = room.try_reserve_exact(bytes);
-    // What nobody looks at need not be asked for.
+    // A compiler need not ask for memory that nobody looks at.
     std::hint::black_box(&room);
     had.map_err(|_| BuildError::Memory { kind, bytes })
 }

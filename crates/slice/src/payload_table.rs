@@ -94,8 +94,8 @@ pub struct PayloadTable {
     /// The entry that the next payload goes to, and how often that began anew.
     next: u32,
     rounds: u64,
-    /// Where the index was when the batch began that is being sliced. Where nobody tells of batches, turns
-    /// are counted as they come.
+    /// The place of the index when the batch began that is being sliced. Turns are counted as they come if
+    /// nobody tells of batches.
     batch: Option<(u64, u32)>,
     /// The entry at which the next token without a payload begins to look.
     next_empty: u32,

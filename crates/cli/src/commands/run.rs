@@ -167,7 +167,7 @@ fn refuse_endless(path: &Path) -> anyhow::Result<()> {
         Ok(about) if !about.is_file() && !about.is_dir() => {
             bail!("{}: this is no regular file, which alone can be read again", path.display())
         }
-        // What else may be wrong is said when it is read.
+        // Anything else that may be wrong is said when it is read.
         _ => Ok(()),
     }
 }

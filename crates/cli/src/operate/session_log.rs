@@ -60,7 +60,7 @@ impl FromStr for Target {
     }
 }
 
-/// What became of events that were to be written.
+/// The fate of events that were to be written.
 #[derive(Debug, Default)]
 struct Written {
     /// Those that need not be tried again, from the first one on.

@@ -1,4 +1,4 @@
-//! What a NAT's sessions and a firewall's denials come to in a live run: sessions go to their
+//! A NAT's sessions and a firewall's denials in a live run: sessions go to their
 //! [log](super::session_log), denials to that of the run.
 //!
 //! A thread of its own takes what happened from the stages, five times a second.

@@ -1,5 +1,5 @@
-//! What an operator keeps of a live run and asks of it: the log of sessions, the state, the control socket,
-//! where files and readers are not as they should be.
+//! An operator's work with a live run: the log of sessions, the state, the control socket, where files and
+//! readers are not as they should be.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::common::{BINARY, Ended, run, scratch, text};
 
-/// How long a NAT of these tests remembers flows of UDP.
+/// Time that a NAT of these tests remembers flows of UDP.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// 200 flows of UDP, each of a packet or more, through a NAT; the run goes on when they have come.
@@ -33,7 +33,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Where a test fails before the end.
+        // A test may fail before the end.
         self.child.iter_mut().for_each(|child| drop(child.kill().and_then(|()| child.wait())));
     }
 }
@@ -135,7 +135,7 @@ fn a_reader_of_the_session_log_that_has_stopped_keeps_no_run_from_ending() {
         let running = Running::start(dir.path(), &["--session-log", &format!("json:{target}"), "-e", &graph]);
         sleep(Duration::from_millis(1500));
         let ended = running.stop().with(0).saying(&["ends without events", "events="]);
-        // What can't be printed where nobody reads is on stderr.
+        // The report can't be printed where nobody reads, and is on stderr.
         assert_eq!(ended.stderr.contains("packets_in"), target == "/dev/stdout", "{}", ended.stderr);
     }
     drop(reader);

@@ -47,7 +47,7 @@ impl Plan {
                     );
                 }
                 [] => {
-                    // Where it doesn't go round, packets come from a stage that makes them, or end in one.
+                    // Unless it goes round, packets come from a stage that makes them, or end in one.
                     let bound = self.stages.iter().find(|s| {
                         let ports = if source { s.kind.inputs } else { s.kind.outputs };
                         ports == Ports::None

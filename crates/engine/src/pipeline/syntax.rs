@@ -71,7 +71,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Chain>, Vec<RuleError>> {
         }
         match parser.statement() {
             Ok(chain) => chains.push(chain),
-            // What is missing then is in the comment.
+            // The rest is missing then because it is in the comment.
             Err(_) if parser.unclosed.is_some() => {}
             Err(error) => {
                 errors.push(*error);
@@ -91,7 +91,7 @@ type Parsed<T> = Result<T, Box<RuleError>>;
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Where a comment begins that never ends. The parser stands at the end of the text then.
+    /// The beginning of a comment that never ends. The parser stands at the end of the text then.
     unclosed: Option<usize>,
 }
 

@@ -110,7 +110,7 @@ pub(crate) struct Policy {
     windows: u32,
     /// Packets, trains and delay that have left since the last window.
     left: (u64, u64, u64),
-    /// What was too much until now, in ns or in thousandths of a packet.
+    /// The excess until now, in ns or in thousandths of a packet.
     debt: i128,
 }
 
@@ -237,7 +237,7 @@ impl Policy {
                 (all - 1000, packets * 1000 / trains - 1000, more)
             }
         };
-        // What was too much is paid back before the price rises.
+        // The excess is paid back before the price rises.
         let window = 1024 * i128::from(aim);
         self.debt = (self.debt + more).clamp(-4 * window, 4096 * window);
         if aim > measured && self.debt > 0 {

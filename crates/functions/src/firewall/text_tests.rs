@@ -140,7 +140,7 @@ fn text_without_a_rule_is_an_error_unless_it_has_a_default() {
     }
     assert_eq!(RuleSet::parse("default deny").unwrap().default_verdict(), Verdict::Deny);
     assert_eq!(RuleSet::parse("# open\ndefault allow\n").unwrap().default_verdict(), Verdict::Allow);
-    // What is wrong is told, and not that nothing is left.
+    // The mistake is told, and not that nothing is left.
     assert_eq!(RuleSet::parse("accept any").unwrap_err().errors.len(), 1);
 }
 

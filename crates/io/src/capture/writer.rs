@@ -84,9 +84,9 @@ pub struct CaptureWriter {
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
     summary: Summary,
-    /// What goes through a compressor reaches the file whenever something is handed on.
+    /// Compressed packets reach the file whenever something is handed on.
     stays: bool,
-    /// What has reached the file and can be read from there; its length up to there.
+    /// The amounts that have reached the file and can be read from there; its length up to there.
     reached: Summary,
     name: String,
 }
@@ -140,7 +140,7 @@ impl CaptureWriter {
         Ok(Self { sink, pending, format, interfaces, headed, failed, summary, stays, reached, name })
     }
 
-    /// What is written is to stay, however the writing ends: see [`CaptureWriter::close`].
+    /// All that is written is to stay, however the writing ends: see [`CaptureWriter::close`].
     #[must_use]
     pub fn staying(self) -> Self {
         Self { stays: true, ..self }

@@ -73,7 +73,7 @@ fn by_option(errors: Diagnostics, args: &SliceRun, graph: &str) -> Diagnostics {
     Diagnostics(errors.0.into_iter().map(option).collect())
 }
 
-/// What stands before the settings of the slicer in the graph.
+/// The text before the settings of the slicer in the graph.
 const SETTINGS: &str = "slice :: slice(";
 
 /// The pipeline, in words.

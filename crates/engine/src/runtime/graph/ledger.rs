@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     pub(super) timed: Sample,
     /// The first one, in which memory is touched that was not before: it says nothing about others.
     pub(super) first: Option<Sample>,
-    /// What was told of the stage's time, which never falls.
+    /// The stage's time as it was told, which never falls.
     pub(super) told: Cell<Told>,
     /// Measures the stage's time, if it is left out of that of the run.
     pub(super) left_out: Option<Box<Meter>>,

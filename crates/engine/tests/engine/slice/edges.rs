@@ -170,7 +170,7 @@ fn marked_packets_are_remarked_or_dropped_where_the_policy_says_so() {
     assert_eq!((done, tight), (Sliced::Remarked, with_tos(udp(100), 1)));
 }
 
-/// What functions could not pass on is not made longer, and what they have to answer goes whole.
+/// A packet is not made too long for functions to pass it on, and one that they have to answer goes whole.
 #[test]
 fn the_mtu_of_functions_bounds_slices_and_tokens() {
     let at_mtu = |mtu| Pair::new(&SliceConfig { functions_mtu: mtu, ..config() });
