@@ -1,5 +1,6 @@
 //! The list of sketches: names, numbers in saved states, and how each is made to a size.
 
+use std::any::Any;
 use std::fmt;
 
 use crate::serial::{Decoder, StateError};
@@ -342,6 +343,37 @@ macro_rules! by_key_length {
     };
 }
 
+/// Calls one of the two functions below. A crate that uses generic code compiles it again, and that of all
+/// sketches for all lengths of keys takes a minute: for the lengths of flows' keys, this crate has done it.
+/// Its own tests need a few of these only.
+macro_rules! compiled_here {
+    ($n:ident, $of:ident($($arg:ident: $type:ty),*) -> $error:ty) => {
+        compiled_here!($n, $of($($arg: $type),*) -> $error, 4 8 13 16 32 37)
+    };
+    ($n:ident, $of:ident $args:tt -> $error:ty, $($len:literal)*) => {
+        match $n {
+            _ if cfg!(test) => compiled_here!(@call $of $args),
+            $($len => compiled_here!(@length $len, $of $args -> $error),)*
+            _ => compiled_here!(@call $of $args),
+        }
+    };
+    (@call $of:ident($($arg:ident: $type:ty),*)) => { $of($($arg),*) };
+    (@length $len:literal, $of:ident($($arg:ident: $type:ty),*) -> $error:ty) => {{
+        fn compiled($($arg: $type),*) -> Result<Box<dyn Sketch<$len>>, $error> {
+            $of::<$len>($($arg),*)
+        }
+        compiled($($arg),*).map(same_length)
+    }};
+}
+/// A sketch whose keys are as long as they are said to be, though the compiler can't know.
+fn same_length<const N: usize, const M: usize>(sketch: Box<dyn Sketch<N>>) -> Box<dyn Sketch<M>> {
+    let sketch: Box<dyn Any> = Box::new(sketch);
+    match sketch.downcast::<Box<dyn Sketch<M>>>() {
+        Ok(sketch) => *sketch,
+        Err(_) => unreachable!("keys of {N} bytes are not of {M}"),
+    }
+}
+
 /// Makes an empty sketch.
 ///
 /// ```
@@ -358,6 +390,11 @@ macro_rules! by_key_length {
 /// # Errors
 /// [`BuildError`] where the size is impossible.
 pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, BuildError> {
+    compiled_here!(N, make(config: &Config) -> BuildError)
+}
+
+/// Makes an empty sketch; the code of all sketches is compiled for this length of keys wherever it is called.
+fn make<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, BuildError> {
     let size = config.size.check(config.kind)?;
     let seed = config.seed;
     Ok(match config.kind {
@@ -384,6 +421,16 @@ pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, Buil
 
 /// Reads parameters and tables.
 pub(crate) fn decode<const N: usize>(
+    kind: Kind,
+    seed: u64,
+    weight: u64,
+    d: &mut Decoder<'_>,
+) -> Result<Box<dyn Sketch<N>>, StateError> {
+    compiled_here!(N, read(kind: Kind, seed: u64, weight: u64, d: &mut Decoder<'_>) -> StateError)
+}
+
+/// Reads parameters and tables; as with [`make`], wherever it is called.
+fn read<const N: usize>(
     kind: Kind,
     seed: u64,
     weight: u64,
