@@ -10,7 +10,7 @@ by net_pcap; ours is what `bench/dpdk.py` measures. They take turns; medians are
 
 VPP forwards by a cross connect of layer 2. Its chain is a record per flow (flowprobe), an ACL of the same
 rules, a session per flow before it, where that is said, and NAT44 between two routed interfaces; ours is
-flow_stats, firewall and nat. It takes root, for huge pages.
+flow_stats, firewall and nat, with a reframer before them, where that is said. It takes root, for huge pages.
 """
 import argparse
 import os
@@ -42,6 +42,8 @@ ethernet {{ default-mtu 1500 }}
 ADDRESS = b"\x02pcap\0"
 # Rules of one ACL: VPP takes so many in a line of its command line.
 LIST = 400
+# The default, and one in which all flows of a capture come again.
+HOLDS = ("64us", "2ms")
 
 
 def addressed_to(path, into, address):
@@ -190,8 +192,12 @@ def main():
                     "forward": (ours(f"{start} -> {out}"), theirs(lambda v, _: v.forward())),
                     "chain of 10 k rules": (ours(f"{start} -> {chain} -> {out}"), theirs(lambda v, f: v.chain(rules, False, f))),
                 }
-                sessions = theirs(lambda v, f: v.chain(rules, True, f))
+                each, sessions = turn["chain of 10 k rules"][1], theirs(lambda v, f: v.chain(rules, True, f))
                 turn["the same; VPP with a session per flow"] = (turn["chain of 10 k rules"][0], sessions)
+                for hold in HOLDS:
+                    held = ours(f"{start} -> reframe(hold={hold}) -> {chain} -> {out}")
+                    turn[f"reframe, hold {hold}, and the chain; VPP's chain"] = (held, each)
+                    turn[f"reframe, hold {hold}, and the chain; VPP's with a session per flow"] = (held, sessions)
                 for name, figures in turn.items():
                     rows.setdefault(f"{name}, SLF {slf}", []).append(figures)
     print("| | ours, ns a packet | VPP's | VPP's over ours |\n|---|---|---|---|")
