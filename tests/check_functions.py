@@ -64,28 +64,62 @@ def functions(path, service):
     return chosen
 
 
+# A frame that stands for the end of a file where several are judged by one run of tshark: of an EtherType for
+# experiments, which nothing dissects.
+MARK = bytes(12) + b"\x88\xb5" + bytes(46)
 # What tshark found, by the packets that it was asked about.
 FOUND = {}
 
 
-def faulty(path):
-    """The numbers of the frames that tshark finds something wrong with. The same packets are judged once,
-    whatever their times."""
-    packets = hashlib.blake2b()
-    for record in capture.read(path).records:
-        packets.update(f"{record.link} {record.length} {len(record.data)} ".encode() + record.data)
-    if packets.digest() not in FOUND:
-        FOUND[packets.digest()] = judged(path)
-    return FOUND[packets.digest()]
+def faulty(*paths):
+    """For each file, the numbers of the frames that tshark finds something wrong with. The same packets are
+    judged once, whatever their times."""
+    digests, asked = [], {}
+    for path in paths:
+        read, packets = capture.read(path), hashlib.blake2b()
+        if not read.whole:
+            raise AssertionError(f"{path.name} is no whole capture")
+        for record in read.records:
+            packets.update(b"%d %d %d " % (record.link, record.length, len(record.data)))
+            packets.update(record.data)
+        digests.append(packets.digest())
+        if digests[-1] not in FOUND:
+            asked.setdefault(digests[-1], (path, len(read.records)))
+    if asked:
+        FOUND.update(zip(asked, judged(list(asked.values()))))
+    return [FOUND[digest] for digest in digests]
 
 
-def judged(path):
-    """The same, by a run of tshark."""
-    words = ["tshark", "-n", "-r", path, *CHECK, "-Y", WRONG, "-T", "fields", "-e", "frame.number"]
+def judged(files):
+    """The same of files with so many packets, by one run of tshark over their bytes. It forgets everything
+    after as many frames as the longest has and a mark; the others are filled up with marks."""
+    joined, size = files[0][0].with_name("judged.pcap"), 1 + max(packets for _, packets in files)
+    head = files[0][0].read_bytes()[:24]
+    order, _ = capture.PCAP_MAGIC[head[:4]]
+    mark = struct.pack(order + "4I", 0, 0, len(MARK), len(MARK)) + MARK
+    with open(joined, "wb") as file:
+        file.write(head)
+        for path, packets in files:
+            data = path.read_bytes()
+            if data[:24] != head:
+                raise AssertionError(f"{path.name} begins otherwise than {files[0][0].name}: {data[:24].hex()}, {head.hex()}")
+            file.write(data[24:] + mark * (size - packets))
+    words = ["tshark", "-n", "-M", size, "-r", joined, *CHECK, "-Y", f"frame.number == {size} || {WRONG}", "-T", "fields",
+             "-e", "frame.number", "-e", "eth.type"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise AssertionError(f"tshark: {done.stderr.strip()[-300:]}")
-    return {int(line) - 1 for line in done.stdout.split()}
+    found = [set()]
+    for number, _, kind in (line.partition("\t") for line in done.stdout.splitlines()):
+        if int(number) < size:
+            found[-1].add(int(number) - 1)
+        elif int(number) == size and int(kind, 16) == 0x88B5:
+            found.append(set())
+        else:
+            raise AssertionError(f"tshark gives frame {number} of type {kind} where one of {size} ends")
+    if len(found) != len(files) + 1 or found.pop():
+        raise AssertionError(f"tshark found the ends of {len(found) - 1} files, not of {len(files)}")
+    return found
 
 
 def overlong(records):
@@ -100,10 +134,10 @@ def prepare(path, scratch):
     raw, clean = scratch / "raw.pcap", scratch / "in.pcap"
     records = [r for r in read.records[:MOST] if r.link == 1 and r.time is not None]
     capture.write_pcap(raw, records, 1)
-    wrong = faulty(raw)
+    (wrong,) = faulty(raw)
     records = [r._replace(data=addressed(r.data)) for n, r in enumerate(records) if n not in wrong and not overlong([r])]
     capture.write_pcap(clean, records, 1)
-    still = faulty(clean)
+    (still,) = faulty(clean)
     # Datagrams of whose fragments some were left out.
     records = closer([r for n, r in enumerate(records) if n not in still])
     capture.write_pcap(clean, records, 1)
@@ -180,6 +214,7 @@ def function(binary, path, scratch):
         path = scratch / "synth.pcap"
         harness.Run(binary, ["synth", *SYNTH, path, "--format", "json"]).json()
     given, records = prepare(path, scratch)
+    done = []
     for name, what in functions(scratch, service_of(records)).items():
         case = harness.Case()
         files, report, command = run(case, binary, given, what, "decide=train", scratch, name)
@@ -193,13 +228,15 @@ def function(binary, path, scratch):
             for one, two in zip(files, others):
                 same = one.read_bytes() == two.read_bytes() or name == "router" and by_flow(one) == by_flow(two)
                 case.check(same, f"{one.name}: other packets by one decision a packet")
-        for file in files:
-            wrong = sorted(faulty(file))
-            case.check(not wrong, f"{file.name}: {len(wrong)} packets are wrong, the first is number {wrong[:1]}")
-            case.equal(overlong(capture.read(file).records), 0, f"{file.name}: packets longer than what was on the wire")
         if name == "vlan_pop":
             tagged = sum(r.data[12:14] in (b"\x81\0", b"\x88\xa8") for r in capture.read(files[0]).records)
             case.check(tagged <= sum(r.data[16:18] in (b"\x81\0", b"\x88\xa8") for r in records), f"{tagged} tags left")
+        done.append((command, case, files))
+    found = iter(faulty(*(file for _, _, files in done for file in files)))
+    for command, case, files in done:
+        for file, wrong in zip(files, found):
+            case.check(not wrong, f"{file.name}: {len(wrong)} packets are wrong, the first is number {sorted(wrong)[:1]}")
+            case.equal(overlong(capture.read(file).records), 0, f"{file.name}: packets longer than what was on the wire")
         yield f"{command} ({path.name}, {len(records)} packets)", case.wrong
     yield statistics(binary, given, records, scratch)
 
