@@ -5,6 +5,8 @@ packet: VLAN ids, IP version, addresses, protocol, ports. Every fragment has por
 protocol but TCP, UDP and SCTP.
 """
 
+import functools
+import itertools
 import struct
 import subprocess
 import zlib
@@ -71,6 +73,10 @@ def parse(data):
     return capture._replace(whole=capture.whole and whole)
 
 
+# Makes a record of four fields without a call of Python's for each of millions.
+_record = functools.partial(tuple.__new__, Record)
+
+
 def _pcap(data):
     order, unit = PCAP_MAGIC[data[:4]]
     if len(data) < 24:
@@ -81,17 +87,22 @@ def _pcap(data):
     snap_length, link = struct.unpack_from(order + "II", data, 16)
     link &= 0xFFFF
     head = struct.Struct(order + "4I").unpack_from
-    records, at, end = [], 24, len(data)
-    while at + 16 <= end:
+    times, lengths, packets, at, last = [], [], [], 24, len(data) - 16
+    while at <= last:
         seconds, fraction, captured, length = head(data, at)
         if minor < 4 and captured > length:  # the older writers had the two the other way round
             captured, length = length, captured
-        if captured > end - at - 16:
-            break
         at += 16
-        records.append(Record(seconds * 10**9 + fraction * unit, link, length, data[at : at + captured]))
-        at += captured
-    return Capture("pcap", records, [link], [snap_length], at == end)
+        end = at + captured
+        if end - 16 > last:
+            at -= 16
+            break
+        times.append(seconds * 1_000_000_000 + fraction * unit)
+        lengths.append(length)
+        packets.append(data[at:end])
+        at = end
+    records = list(map(_record, zip(times, itertools.repeat(link), lengths, packets)))
+    return Capture("pcap", records, [link], [snap_length], at == len(data))
 
 
 def _options(body, order):
@@ -115,10 +126,24 @@ def _interface(body, order):
 
 
 def _pcapng(data):
-    records, interfaces, links, snap_lengths = [], [], [], []
+    fields, interfaces, links, snap_lengths = [], [], [], []
     at, end, order = 0, len(data), "<"
-    head, enhanced = struct.Struct("<II").unpack_from, struct.Struct("<IIIII").unpack_from
+    head, enhanced, last = (struct.Struct(form).unpack_from for form in ("<II", "<7I", "<I"))
     while at + 12 <= end:
+        # Most blocks are of this kind. One that isn't as it should be is looked at below.
+        while at + 32 <= end:
+            kind, size, number, high, low, captured, length = enhanced(data, at)
+            after = at + size
+            if (kind != 6 or size < 32 or size & 3 or after > end or captured > size - 32 or number >= len(interfaces)
+                    or last(data, after - 4)[0] != size):
+                break
+            link, _, ticks, offset = interfaces[number]
+            ticked = high << 32 | low
+            time = (ticked if ticks == 1_000_000_000 else ticked * 1_000_000_000 // ticks) + offset
+            fields.append((time, link, length, data[at + 28 : at + 28 + captured]))
+            at = after
+        if at + 12 > end:
+            break
         if data[at : at + 4] == SECTION:
             order = {b"\x1a\x2b\x3c\x4d": ">", b"\x4d\x3c\x2b\x1a": "<"}.get(data[at + 8 : at + 12])
             if order is None:
@@ -127,19 +152,10 @@ def _pcapng(data):
             (major,) = struct.unpack_from(order + "H", data, at + 12)
             if major != 1:
                 raise Unreadable(f"pcapng {major}")
-            head, enhanced = (struct.Struct(order + form).unpack_from for form in ("II", "IIIII"))
+            head, enhanced, last = (struct.Struct(order + form).unpack_from for form in ("II", "7I", "I"))
         kind, size = head(data, at)
         if size < 12 or size % 4 or size > end - at or data[at + size - 4 : at + size] != data[at + 4 : at + 8]:
             break
-        if kind == 6 and size >= 32:  # most blocks are of this kind
-            number, high, low, captured, length = enhanced(data, at + 8)
-            if number >= len(interfaces) or captured > size - 32:
-                break
-            link, _, ticks, offset = interfaces[number]
-            time = (high << 32 | low) * 10**9 // ticks + offset
-            records.append(Record(time, link, length, data[at + 28 : at + 28 + captured]))
-            at += size
-            continue
         body = data[at + 8 : at + size - 4]
         if kind == 1:
             if len(body) < 8:
@@ -148,7 +164,7 @@ def _pcapng(data):
             links.append(interfaces[-1][0])
             snap_lengths.append(interfaces[-1][1])
         elif kind == 6:
-            break  # too short
+            break  # too short, or its packet is too long for it, or of no interface
         elif kind == 2:
             if len(body) < 20:
                 break
@@ -157,7 +173,7 @@ def _pcapng(data):
                 break
             link, _, ticks, offset = interfaces[number]
             time = (high << 32 | low) * 10**9 // ticks + offset
-            records.append(Record(time, link, length, body[20 : 20 + captured]))
+            fields.append((time, link, length, body[20 : 20 + captured]))
         elif kind == 3:
             if len(body) < 4 or not interfaces:
                 break
@@ -167,9 +183,9 @@ def _pcapng(data):
             if captured > len(body) - 4:
                 break
             # A simple packet block has no time: `None`, for whoever reads it to decide.
-            records.append(Record(None, link, length, body[4 : 4 + captured]))
+            fields.append((None, link, length, body[4 : 4 + captured]))
         at += size
-    return Capture("pcapng", records, links, snap_lengths, at == end)
+    return Capture("pcapng", list(map(_record, fields)), links, snap_lengths, at == end)
 
 
 def write_pcap(path, records, link, order="<", unit=1, snap_length=0):

@@ -43,8 +43,12 @@ class Twin:
         # What comes out: (packet, time), and the trains: (cause, packets).
         self.out, self.trains = [], []
         for packet, (time, flow, kind) in enumerate(zip(times, flows, kinds)):
-            if time > self.now or time >= self.soonest:
+            if time >= self.soonest:
                 self.pass_time(time)
+            elif time > self.now:
+                if self.leaving:
+                    self.emit()
+                self.now = time
             if flow is None:
                 self.out.append((packet, time))
             else:
@@ -80,10 +84,12 @@ class Twin:
     def emit(self):
         if not self.leaving:
             return
-        for _, _, train, cause in sorted(self.leaving):
-            self.out.extend([(packet, self.now) for packet in train.packets])
-            self.trains.append((cause, train.packets))
-            self.held -= len(train.packets)
+        now = self.now
+        for _, _, train, cause in sorted(self.leaving) if len(self.leaving) > 1 else self.leaving:
+            packets = train.packets
+            self.out.extend([(packet, now) for packet in packets])
+            self.trains.append((cause, packets))
+            self.held -= len(packets)
         self.leaving = []
 
     def take(self, packet, time, flow, kind):
@@ -98,20 +104,22 @@ class Twin:
         if bypass or hold == 0 or burst == 1:
             if train:
                 self.leave(train, "bypass")
-            self.emit()
+            if self.leaving:
+                self.emit()
             self.out.append((packet, time))
             self.trains.append(("bypass" if bypass else "full" if burst == 1 else "deadline", [packet]))
             return
         if train and train.kind != kind:
             self.leave(train, "bypass")
             self.emit()
+            train = None
         if self.held >= self.capacity:
             self.emit()
             while self.held >= self.capacity:
                 self.leave(self.oldest_of(lambda t: (t.base, t.first)), "capacity")
                 self.emit()
+            train = self.open.get(flow)
         self.held += 1
-        train = self.open.get(flow)
         if train is None:
             self.open[flow] = train = Train(flow, kind, packet, time, time + hold)
             self.lines[kind].append(train)
