@@ -24,21 +24,30 @@ class Packets(list):
     """Packets, and the true answers that were found of them, since many sketches and tasks ask for the same
     ones."""
 
-    def __init__(self):
-        super().__init__()
-        self.known = {}
+    def __init__(self, given=()):
+        super().__init__(given)
+        self.known, self.keys = {}, {}
+
+    def by(self, key):
+        """The key of each packet."""
+        if key.name not in self.keys:
+            self.keys[key.name] = list(map(key.of, self))
+        return self.keys[key.name]
 
 
 def packets(records):
     """The IP packets among records, in order."""
-    found = Packets()
-    for record in records:
-        headers = capture.headers(record.link, record.data)
-        if headers:
-            _, version, addresses, protocol, ports = headers.key
-            half = len(addresses) // 2
-            found.append(Packet(version, addresses[:half], addresses[half:], protocol, ports, record.length))
-    return found
+    return Packets(packet for packet in map(packet_of, records) if packet)
+
+
+def packet_of(record):
+    """The IP packet in a record, or None."""
+    headers = capture.headers(record.link, record.data)
+    if headers is None:
+        return None
+    _, version, addresses, protocol, ports = headers.key
+    half = len(addresses) // 2
+    return Packet(version, addresses[:half], addresses[half:], protocol, ports, record.length)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -86,21 +95,22 @@ class Key:
 
 
 class Epoch:
-    """The true answers for some packets."""
+    """The true answers for some packets, with the key of each if they are known."""
 
-    def __init__(self, some, task, key, by_bytes):
+    def __init__(self, some, task, key, by_bytes, keys=None):
+        keys = list(map(key.of, some)) if keys is None else keys
         self.packets = len(some)
         self.weight = sum(p.length for p in some) if by_bytes else len(some)
         self.spread = None
         if task in PAIRS:
             # The source's side is cut to the prefix, its counterpart is whole.
-            ends = [(key.of(p), p.target if task == "superspreaders" else p.source) for p in some]
-            self.sizes = Counter(ends)
+            others = (p.target for p in some) if task == "superspreaders" else (p.source for p in some)
+            self.sizes = Counter(zip(keys, others))
             self.spread = Counter(end for end, _ in self.sizes)
         else:
-            self.sizes = Counter() if by_bytes else Counter(map(key.of, some))
-            for p in some if by_bytes else ():
-                self.sizes[key.of(p)] += p.length
+            self.sizes = Counter() if by_bytes else Counter(keys)
+            for k, p in zip(keys, some) if by_bytes else ():
+                self.sizes[k] += p.length
         self.flows = len(self.sizes)
 
     def entropy(self):
@@ -116,8 +126,9 @@ def epochs(all_packets, length, task, key, by_bytes=False):
     any."""
     question = length, task if task in PAIRS else None, key.name, by_bytes
     if question not in all_packets.known:
-        parts = [all_packets[i : i + length] for i in range(0, len(all_packets), length)] or [[]]
-        all_packets.known[question] = [Epoch(part, task, key, by_bytes) for part in parts]
+        keys = all_packets.by(key)
+        parts = [slice(i, i + length) for i in range(0, len(all_packets), length)] or [slice(0)]
+        all_packets.known[question] = [Epoch(all_packets[part], task, key, by_bytes, keys[part]) for part in parts]
     return all_packets.known[question]
 
 

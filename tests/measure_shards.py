@@ -24,8 +24,8 @@ def deal(records, shards):
     parts = [[] for _ in range(shards)]
     for i, record in enumerate(records):
         if shards == 7:
-            flow = counts.packets([record])
-            at = sum(flow[0].source + flow[0].target) if flow else i
+            packet = counts.packet_of(record)
+            at = sum(packet.source + packet.target) if packet else i
         else:
             at = i // 50 if shards == 4 else i
         parts[at % shards].append(record)
@@ -40,14 +40,20 @@ def two_days(records):
     return [*ordered[:half], *(r._replace(time=r.time + DAY) for r in ordered[half:])]
 
 
-def true_epochs(records, length, task, key):
-    """Start, end and true answers by epochs of so many ns, those of nothing put together."""
-    by_time = {}
+def by_time(records, length):
+    """The IP packets by epochs of so many ns."""
+    found = {}
     for record in records:
-        for packet in counts.packets([record]):
-            by_time.setdefault(record.time // length, []).append(packet)
+        packet = counts.packet_of(record)
+        if packet:
+            found.setdefault(record.time // length, []).append(packet)
+    return found
+
+
+def true_epochs(packets, length, task, key):
+    """Start, end and true answers by epochs of so many ns, those of nothing put together."""
     found, last = [], None
-    for number, some in sorted(by_time.items()):
+    for number, some in sorted(packets.items()):
         if last is not None and number > last + 1:
             found.append(((last + 1) * length, number * length, counts.Epoch([], task, key, False)))
         found.append((number * length, (number + 1) * length, counts.Epoch(some, task, key, False)))
