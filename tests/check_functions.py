@@ -67,13 +67,13 @@ def functions(path, service):
 # A frame that stands for the end of a file where several are judged by one run of tshark: of an EtherType for
 # experiments, which nothing dissects.
 MARK = bytes(12) + b"\x88\xb5" + bytes(46)
-# What tshark found, by the packets that it was asked about.
+# What was found, by the packets that were asked about.
 FOUND = {}
 
 
 def faulty(*paths):
-    """For each file, the numbers of the frames that tshark finds something wrong with. The same packets are
-    judged once, whatever their times."""
+    """For each file, the numbers of the frames that tshark finds something wrong with, and how many packets
+    are `overlong`. The same packets are judged once, whatever their times."""
     digests, asked = [], {}
     for path in paths:
         read, packets = capture.read(path), hashlib.blake2b()
@@ -84,14 +84,15 @@ def faulty(*paths):
             packets.update(record.data)
         digests.append(packets.digest())
         if digests[-1] not in FOUND:
-            asked.setdefault(digests[-1], (path, len(read.records)))
+            asked.setdefault(digests[-1], (path, read.records))
     if asked:
-        FOUND.update(zip(asked, judged(list(asked.values()))))
+        found = judged([(path, len(records)) for path, records in asked.values()])
+        FOUND.update((digest, (wrong, overlong(asked[digest][1]))) for digest, wrong in zip(asked, found))
     return [FOUND[digest] for digest in digests]
 
 
 def judged(files):
-    """The same of files with so many packets, by one run of tshark over their bytes. It forgets everything
+    """What tshark says of files with so many packets, by one run over their bytes. It forgets everything
     after as many frames as the longest has and a mark; the others are filled up with marks."""
     joined, size = files[0][0].with_name("judged.pcap"), 1 + max(packets for _, packets in files)
     head = files[0][0].read_bytes()[:24]
@@ -134,10 +135,10 @@ def prepare(path, scratch):
     raw, clean = scratch / "raw.pcap", scratch / "in.pcap"
     records = [r for r in read.records[:MOST] if r.link == 1 and r.time is not None]
     capture.write_pcap(raw, records, 1)
-    (wrong,) = faulty(raw)
+    ((wrong, _),) = faulty(raw)
     records = [r._replace(data=addressed(r.data)) for n, r in enumerate(records) if n not in wrong and not overlong([r])]
     capture.write_pcap(clean, records, 1)
-    (still,) = faulty(clean)
+    ((still, _),) = faulty(clean)
     # Datagrams of whose fragments some were left out.
     records = closer([r for n, r in enumerate(records) if n not in still])
     capture.write_pcap(clean, records, 1)
@@ -234,9 +235,9 @@ def function(binary, path, scratch):
         done.append((command, case, files))
     found = iter(faulty(*(file for _, _, files in done for file in files)))
     for command, case, files in done:
-        for file, wrong in zip(files, found):
+        for file, (wrong, long) in zip(files, found):
             case.check(not wrong, f"{file.name}: {len(wrong)} packets are wrong, the first is number {sorted(wrong)[:1]}")
-            case.equal(overlong(capture.read(file).records), 0, f"{file.name}: packets longer than what was on the wire")
+            case.equal(long, 0, f"{file.name}: packets longer than what was on the wire")
         yield f"{command} ({path.name}, {len(records)} packets)", case.wrong
     yield statistics(binary, given, records, scratch)
 

@@ -8,6 +8,7 @@ packets are held, the oldest train leaves before another packet is taken in.
 """
 
 from collections import deque
+from itertools import repeat
 from operator import attrgetter
 
 FOREVER = float("inf")
@@ -59,8 +60,9 @@ class Twin:
         for line in self.lines:
             while line and line[0].gone:
                 line.popleft()
-        fronts = [line[0] for line in self.lines if line]
-        return fronts[0] if len(fronts) == 1 else min(fronts, key=by, default=None)
+        if len(self.lines) == 1:
+            return self.lines[0][0] if self.lines[0] else None
+        return min([line[0] for line in self.lines if line], key=by, default=None)
 
     def pass_time(self, to):
         while self.soonest <= to:
@@ -87,7 +89,7 @@ class Twin:
         now = self.now
         for _, _, train, cause in sorted(self.leaving) if len(self.leaving) > 1 else self.leaving:
             packets = train.packets
-            self.out.extend([(packet, now) for packet in packets])
+            self.out.extend(zip(packets, repeat(now)))
             self.trains.append((cause, packets))
             self.held -= len(packets)
         self.leaving = []
