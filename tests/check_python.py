@@ -45,10 +45,10 @@ def install(extras="", name="python-package", others=()):
     where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / name
     base = getattr(sys, "_base_executable", None) or sys.executable
     made_with = (where / "pyvenv.cfg").read_text() if (where / "pyvenv.cfg").exists() else ""
-    # Another Python's environment can't be made this one's.
-    if not extras or f"home = {Path(base).parent}\n" not in made_with:
+    # Another Python's environment can't be made this one's, and one without pip was never finished.
+    if not extras or f"home = {Path(base).parent}\n" not in made_with or not (where / "bin/pip").exists():
         shutil.rmtree(where, ignore_errors=True)
-    run(base, "-m", "venv", where)
+        run(base, "-m", "venv", where)
     wanted = f"{ROOT}[{extras}]" if extras else ROOT
     environment = {"MATURIN_PEP517_ARGS": " ".join(BUILD), **os.environ}
     run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, *others, cwd=where, env=environment)
