@@ -19,9 +19,13 @@ use slipstream_core::time::Nanos;
 const MOST_INTERFACES: usize = 4096;
 /// Silence, in ns, after which the state of the other side is checked, and the interval of further checks.
 const ASK: u64 = 10_000_000;
-/// Polls without packets after which the thread may sleep a little, and how long, in ns.
+/// Polls without packets after which the thread may sleep a little, and how long at least and at most, in ns.
 const EMPTY: u32 = 2000;
 const NAP: u64 = 50_000;
+const LONGEST_NAP: u64 = 1_000_000;
+/// In between it sleeps for this part of the time that nothing has come for: a side that is at rest takes
+/// next to no CPU time, and what ends the silence waits for less than a hundredth of it.
+const NAP_OF_SILENCE: u64 = 128;
 
 /// The receiving end of a side.
 #[derive(Debug)]
@@ -38,8 +42,10 @@ pub struct Receiver {
     /// Place among them of the one that a packet came from last.
     last: usize,
     counts: Counts,
-    /// Polls since the last packet.
+    /// Polls since the last packet, when the first of them was, and how long before the last one, in ns.
     empty: u32,
+    silent_since: Nanos,
+    silence: u64,
     ask: Nanos,
     /// Time to wait for the other process, and the start of the wait.
     wait_ns: Option<u64>,
@@ -73,6 +79,8 @@ impl Receiver {
             last: 0,
             counts: Counts::default(),
             empty: 0,
+            silent_since: Nanos(0),
+            silence: 0,
             ask: Nanos(0),
             wait_ns,
             since: None,
@@ -206,7 +214,9 @@ impl Receiver {
         self.empty = self.empty.saturating_add(1);
         if self.empty == 1 {
             self.ask = now.after(ASK);
+            self.silent_since = now;
         }
+        self.silence = now.since(self.silent_since);
         let mut left = false;
         if now >= self.ask {
             self.ask = now.after(ASK);
@@ -263,7 +273,7 @@ impl LiveSource for Receiver {
     }
 
     fn patience(&self) -> Option<u64> {
-        (self.empty > EMPTY).then_some(NAP)
+        (self.empty > EMPTY).then(|| (self.silence / NAP_OF_SILENCE).clamp(NAP, LONGEST_NAP))
     }
 
     fn ended(&self) -> bool {

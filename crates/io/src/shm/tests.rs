@@ -386,6 +386,32 @@ fn nobody_is_waited_for_longer_than_was_said() {
     }
 }
 
+/// A side that hears nothing sleeps for longer and longer, but for less than a hundredth of the silence where
+/// that is more than the least; after a packet it begins anew.
+#[test]
+fn naps_grow_with_the_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut receiver, _sender) = options(&dir).open().unwrap();
+    let (_receiver, mut sender) = options(&dir).open().unwrap();
+    assert_eq!((poll(&mut receiver, 0).unwrap().len(), receiver.patience()), (0, None), "awake at first");
+    for now in 0..2000 {
+        poll(&mut receiver, now).unwrap();
+    }
+    let mut longest = 0;
+    for now in (10_000..400_000_000).step_by(10_000) {
+        poll(&mut receiver, now).unwrap();
+        let nap = receiver.patience().unwrap();
+        assert!(nap >= longest && nap <= 50_000.max(now / 100), "{nap} after {now}");
+        longest = nap;
+    }
+    assert_eq!(longest, 1_000_000);
+    sender.send(&frame(b"here", 7));
+    sender.flush();
+    assert_eq!(poll(&mut receiver, 400_000_000).unwrap(), [b"here"]);
+    poll(&mut receiver, 400_000_001).unwrap();
+    assert_eq!(receiver.patience(), None);
+}
+
 #[test]
 fn an_empty_file_is_made_a_port_and_what_a_session_left_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
