@@ -90,7 +90,7 @@ impl Rule for Bitmaps {
 
 /// The probability of bit i.
 fn probability(i: usize) -> f64 {
-    (-(i.min(BITS - 2) as f64 + 1.0)).exp2()
+    1.0 / (2u64 << i.min(BITS - 2)) as f64
 }
 
 /// Σ xᵏ/(eˣ − 1) over the bits of a bitmap, x = λpᵢ: for k = 2 the Fisher information of ln λ.
@@ -105,6 +105,10 @@ fn most_likely(set: &[u64; BITS], m: f64) -> f64 {
     let slope = |rate: f64| {
         let of = |(i, n): (usize, &u64)| {
             let (p, n) = (probability(i), *n as f64);
+            // Most bits are rare ones that no key has set.
+            if n == 0.0 {
+                return -m * p;
+            }
             n * p / (rate * p).exp_m1() - (m - n) * p
         };
         set.iter().enumerate().map(of).sum::<f64>()

@@ -12,6 +12,10 @@ pub(crate) const SHARE: f64 = 0.95;
 pub(crate) fn crossing(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
+        // No number is between them: further steps would end here too.
+        if middle == low || middle == high {
+            return middle;
+        }
         if f(middle) < 0.0 { low = middle } else { high = middle }
     }
     0.5 * (low + high)
