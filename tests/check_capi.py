@@ -167,7 +167,7 @@ def plain_c(case, c):
     lines = (EXAMPLES / "trains.c").read_text().count("\n")
     case.check(lines <= 150, f"{lines} lines")
     plain = c.compile(EXAMPLES / "trains.c", "trains", "-O2", *c.flags("slipstream"))
-    # Of each byte of its slots AddressSanitizer takes note, which takes seconds a run where they are as long
+    # AddressSanitizer takes note of each byte of its slots, which takes seconds a run where they are as long
     # as packets may ever be.
     source = (EXAMPLES / "trains.c").read_text()
     short = c.directory / "trains-checked.c"

@@ -67,7 +67,7 @@ def functions(path, service):
 # A frame that stands for the end of a file where several are judged by one run of tshark: of an EtherType for
 # experiments, which nothing dissects.
 MARK = bytes(12) + b"\x88\xb5" + bytes(46)
-# What was found, by the packets that were asked about.
+# Findings, by the packets that were asked about.
 FOUND = {}
 
 
@@ -92,8 +92,8 @@ def faulty(*paths):
 
 
 def judged(files):
-    """What tshark says of files with so many packets, by one run over their bytes. It forgets everything
-    after as many frames as the longest has and a mark; the others are filled up with marks."""
+    """Judges files with so many packets by one run of tshark over their bytes. It forgets everything after as
+    many frames as the longest has and a mark; the others are filled up with marks."""
     joined, size = files[0][0].with_name("judged.pcap"), 1 + max(packets for _, packets in files)
     head = files[0][0].read_bytes()[:24]
     order, _ = capture.PCAP_MAGIC[head[:4]]

@@ -32,7 +32,7 @@ CLASSES = ("dns: udp port 53 => bypass", "web: tcp port 80,443 => hold=200us, bu
 # Flows that are heavy, ranked anew every so many packets.
 HEAVY, TOP_MILLIONTHS, TOP_WINDOW = "elephants: top 5 % => hold=200us, burst=8", 50_000, 64
 
-# What a record has: its time, and what the packet is.
+# The time of a record, and all else, by which equal packets are found.
 TIME, IDENTITY = attrgetter("time"), itemgetter(slice(1, None))
 
 # Settings of one run. `options`: further options; `extra`: names of further checks.
@@ -386,7 +386,7 @@ def analyze(binary, path, s, _, result, __):
 
 
 def outside(_, path, s, output, result, __):
-    """What others say of the written file, and of how many packets there are; not what is in these."""
+    """Others can read the written file and count its packets; they don't look into these."""
     case = harness.Case()
     for tool, words in (("capinfos", ["-c", "-M", "-T", "-r"]), ("tshark", ["-n", "--disable-protocol", "eth", "-T", "fields", "-e", "frame.number", "-r"])):
         if shutil.which(tool) is None:
