@@ -47,32 +47,43 @@ module aes_tag (
     logic [3:0]   round_reg;
     logic         busy_reg, done_reg;
 
-    logic [127:0] mixed, shifted;
-    /* verilator lint_off UNOPTFLAT */
-    logic [127:0] key_next;
-    /* verilator lint_on UNOPTFLAT */
-    logic [31:0]  rotated;
+    logic [7:0]   shifted_at [16], mixed_at [16];
+    logic [127:0] mixed, shifted, key_next;
+    logic [31:0]  rotated, key_0, key_1, key_2, key_3;
 
     // Row r of column c is byte 4c+r; the row moves by r columns.
     genvar c, r;
     generate
         for (c = 0; c < 4; c = c + 1) begin : g_column
             for (r = 0; r < 4; r = r + 1) begin : g_row
-                assign shifted[8*(4*c+r) +: 8] = sub(state_reg[8*(4*((c+r)%4)+r) +: 8]);
+                assign shifted_at[4*c+r] = sub(state_reg[8*(4*((c+r)%4)+r) +: 8]);
             end
             for (r = 0; r < 4; r = r + 1) begin : g_mix
-                assign mixed[8*(4*c+r) +: 8] = times2(shifted[8*(4*c+r) +: 8])
-                    ^ times2(shifted[8*(4*c+(r+1)%4) +: 8]) ^ shifted[8*(4*c+(r+1)%4) +: 8]
-                    ^ shifted[8*(4*c+(r+2)%4) +: 8] ^ shifted[8*(4*c+(r+3)%4) +: 8];
+                assign mixed_at[4*c+r] = times2(shifted_at[4*c+r])
+                    ^ times2(shifted_at[4*c+(r+1)%4]) ^ shifted_at[4*c+(r+1)%4]
+                    ^ shifted_at[4*c+(r+2)%4] ^ shifted_at[4*c+(r+3)%4];
             end
         end
     endgenerate
+    assign shifted = {
+        shifted_at[15], shifted_at[14], shifted_at[13], shifted_at[12],
+        shifted_at[11], shifted_at[10], shifted_at[9], shifted_at[8],
+        shifted_at[7], shifted_at[6], shifted_at[5], shifted_at[4],
+        shifted_at[3], shifted_at[2], shifted_at[1], shifted_at[0]
+    };
+    assign mixed = {
+        mixed_at[15], mixed_at[14], mixed_at[13], mixed_at[12],
+        mixed_at[11], mixed_at[10], mixed_at[9], mixed_at[8],
+        mixed_at[7], mixed_at[6], mixed_at[5], mixed_at[4],
+        mixed_at[3], mixed_at[2], mixed_at[1], mixed_at[0]
+    };
 
-    assign rotated = {sub(key_reg[103:96]), sub(key_reg[127:120]), sub(key_reg[119:112]), sub(key_reg[111:104]) ^ rcon_reg};
-    assign key_next[31:0]   = key_reg[31:0] ^ rotated;
-    assign key_next[63:32]  = key_reg[63:32] ^ key_next[31:0];
-    assign key_next[95:64]  = key_reg[95:64] ^ key_next[63:32];
-    assign key_next[127:96] = key_reg[127:96] ^ key_next[95:64];
+    assign rotated  = {sub(key_reg[103:96]), sub(key_reg[127:120]), sub(key_reg[119:112]), sub(key_reg[111:104]) ^ rcon_reg};
+    assign key_0    = key_reg[31:0] ^ rotated;
+    assign key_1    = key_reg[63:32] ^ key_0;
+    assign key_2    = key_reg[95:64] ^ key_1;
+    assign key_3    = key_reg[127:96] ^ key_2;
+    assign key_next = {key_3, key_2, key_1, key_0};
 
     assign busy = busy_reg;
     assign done = done_reg;

@@ -81,8 +81,8 @@ module metadata_table #(
     localparam logic [ENTRY_W-1:0] LAST = ENTRY_W'(ENTRIES - 1);
 
     // Four bits an entry, of which the highest is not used: an address needs no multiplication.
-    logic [4*ENTRIES-1:0] state_reg, state_next;
-    logic [ENTRIES-1:0]  complete_reg, complete_next, made_reg, made_next;
+    logic [4*ENTRIES-1:0] state_reg;
+    logic [ENTRIES-1:0]  complete_reg, made_reg;
     logic [15:0]         ttl_reg      [ENTRIES];
     logic [GEN_W-1:0]    generation_reg [ENTRIES];
     logic [TAG_W-1:0]    tag_reg      [ENTRIES];
@@ -152,15 +152,20 @@ module metadata_table #(
     assign formal_writing = writing_reg;
 `endif
 
-    // Each entry by itself: what comes last wins.
-    integer     n;
-    logic [2:0] state;
-    always_comb begin
-        state_next    = state_reg;
-        complete_next = complete_reg;
-        made_next     = made_reg;
+    // Each entry by itself: what comes last wins. A function, so that a simulator goes over the entries once
+    // a cycle, and not at every change of what it reads.
+    function automatic logic [6*ENTRIES-1:0] stepped(
+        input logic [4*ENTRIES-1:0] states, input logic [ENTRIES-1:0] complete, input logic [ENTRIES-1:0] made
+    );
+        integer               n;
+        logic [2:0]           state;
+        logic [4*ENTRIES-1:0] state_next;
+        logic [ENTRIES-1:0]   complete_next, made_next;
+        state_next    = states;
+        complete_next = complete;
+        made_next     = made;
         for (n = 0; n < ENTRIES; n = n + 1) begin
-            state = state_reg[4*n +: 3];
+            state = states[4*n +: 3];
             if (expired && index_reg == ENTRY_W'(n)) state = EXPIRED;
             if (dies && writing_reg == ENTRY_W'(n)) state = DAMAGED;
             if (stored && writing_reg == ENTRY_W'(n)) complete_next[n] = writing_live_reg && stored_good;
@@ -186,13 +191,12 @@ module metadata_table #(
             end
             state_next[4*n +: 4] = {1'b0, state};
         end
-    end
+        stepped = {state_next, complete_next, made_next};
+    endfunction
 
     always_ff @(posedge clk) begin
-        state_reg    <= state_next;
-        complete_reg <= complete_next;
-        made_reg     <= made_next;
-        waiting_reg  <= waiting_reg + 17'(arrived_reg) - 17'(departed_reg) - 17'(expired_reg) - 17'(died_reg);
+        {state_reg, complete_reg, made_reg} <= stepped(state_reg, complete_reg, made_reg);
+        waiting_reg <= waiting_reg + 17'(arrived_reg) - 17'(departed_reg) - 17'(expired_reg) - 17'(died_reg);
         // Counted a cycle later.
         {arrived_reg, departed_reg, expired_reg, died_reg} <= {arrives, departs, expired, dies};
         if (take && index_usable) index_reg <= index_reg == LAST ? '0 : index_reg + 1'b1;

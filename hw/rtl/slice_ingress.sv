@@ -250,8 +250,8 @@ module slice_ingress #(
     assign beat      = first_reg ? 16'd0 : beat_reg;
 
     // The beat as it leaves.
-    logic [DATA_W-1:0] out_data;
-    logic [BYTES-1:0]  out_keep;
+    logic [DATA_W-1:0] out_data, built;
+    logic [BYTES-1:0]  out_keep, kept;
     logic              out_valid, out_last, out_user;
     logic [16:0]       base;
     logic [15:0]       word, token_word;
@@ -260,7 +260,7 @@ module slice_ingress #(
     integer            i;
     assign base = 17'(beat) << BEAT_W;
     always_comb begin
-        out_data = '0;
+        built = '0;
         for (i = 0; i < BYTES / 2; i = i + 1) begin
             offset     = base + 17'(2*i);
             token_place = offset[2:1] - c_at[2:1];
@@ -277,14 +277,17 @@ module slice_ingress #(
                 if (offset >= 17'(c_at)) word = token_word;
                 if (offset >= 17'(c_at) + 17'd8) word = 16'd0;
             end
-            out_data[16*i +: 8]   = word[15:8];
-            out_data[16*i+8 +: 8] = word[7:0];
+            built[16*i +: 8]   = word[15:8];
+            built[16*i+8 +: 8] = word[7:0];
         end
+        out_data = built;
     end
     always_comb begin
+        kept = '0;
         for (i = 0; i < BYTES; i = i + 1) begin
-            out_keep[i] = cut ? base + 17'(i) < 17'(c_at) + 17'd8 : old_keep_reg[i];
+            kept[i] = cut ? base + 17'(i) < 17'(c_at) + 17'd8 : old_keep_reg[i];
         end
+        out_keep = kept;
     end
 
     // The last eight bytes of the IP packet, of frames that are not sliced: no token may come from the
@@ -297,12 +300,7 @@ module slice_ingress #(
     assign tail_at   = tail_byte[BEAT_W-1:0];
     assign at_tail   = is_ip && !cut && 16'(tail_byte >> BEAT_W) == beat && old_keep_reg[tail_at];
     assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
-    genvar g;
-    generate
-        for (g = 0; g < 8; g = g + 1) begin : g_probe
-            assign probe_token[8*g +: 8] = tail[8*(7-g) +: 8];
-        end
-    endgenerate
+    assign probe_token = {tail[7:0], tail[15:8], tail[23:16], tail[31:24], tail[39:32], tail[47:40], tail[55:48], tail[63:56]};
     assign ours = (!first_reg && ours_reg) || (at_tail && probe_ours);
 
     assign out_valid = old_go && !throw && (!cut || base < 17'(c_at) + 17'd8);
@@ -345,23 +343,29 @@ module slice_ingress #(
 
     logic begins;
     assign begins    = old_go && first_reg;
-    assign events[0] = begins && sliced;
-    assign events[1] = begins && !sliced && !marked && enable && of_kind && (!worth || parked <= 16'd8);
-    assign events[2] = begins && !sliced && !marked && (!enable || !of_kind);
-    assign events[3] = begins && !sliced && !marked && enable && of_kind && worth && parked > 16'd8 && !room;
-    assign events[4] = begins && !sliced && !marked && wanted;
-    assign events[5] = begins && remarked;
-    assign events[6] = begins && thrown;
-    assign events[7] = stored && !stored_good;
-    assign events[8] = old_go && at_tail && probe_ours && !(!first_reg && ours_reg);
+    // The last of them first.
+    assign events = {
+        old_go && at_tail && probe_ours && !(!first_reg && ours_reg),
+        stored && !stored_good,
+        begins && thrown,
+        begins && remarked,
+        begins && !sliced && !marked && wanted,
+        begins && !sliced && !marked && enable && of_kind && worth && parked > 16'd8 && !room,
+        begins && !sliced && !marked && (!enable || !of_kind),
+        begins && !sliced && !marked && enable && of_kind && (!worth || parked <= 16'd8),
+        begins && sliced
+    };
 
     skid_buffer #(.WIDTH(DATA_W + BYTES + 2)) output_register (
         .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),
         .m_valid(m_axis_tvalid), .m_ready(m_axis_tready), .m_data({m_axis_tuser, m_axis_tlast, m_axis_tkeep, m_axis_tdata})
     );
 
+`ifdef VERILATOR
+    // For lint alone: a simulator would compute it at every change of every bit.
     logic unused;
     assign unused = &{1'b0, settled, stored_bytes, have, window};
+`endif
 endmodule
 
 `default_nettype wire

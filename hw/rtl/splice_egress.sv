@@ -128,39 +128,35 @@ module splice_egress #(
 
     // The four beats from the oldest on, as far as they are there and of the same frame.
     logic [BEAT-1:0] beat_at [4];
-    logic [3:0]      seen, lasts, users;
-    /* verilator lint_off UNOPTFLAT */
-    logic [3:0]      same;
-    /* verilator lint_on UNOPTFLAT */
+    logic [3:0]      seen, lasts, users, same;
     assign beat_at[0] = queue_reg[0];
     assign beat_at[1] = count_reg > 2'd1 ? queue_reg[1] : in_beat;
     assign beat_at[2] = count_reg > 2'd2 ? queue_reg[2] : in_beat;
     assign beat_at[3] = in_beat;
-    assign seen[0] = count_reg != 2'd0;
-    assign seen[1] = count_reg > 2'd1 || (count_reg == 2'd1 && s_axis_tvalid);
-    assign seen[2] = count_reg > 2'd2 || (count_reg == 2'd2 && s_axis_tvalid);
-    assign seen[3] = count_reg == 2'd3 && s_axis_tvalid;
-    genvar g;
-    generate
-        for (g = 0; g < 4; g = g + 1) begin : g_flags
-            assign lasts[g] = beat_at[g][DATA_W+BYTES];
-            assign users[g] = beat_at[g][DATA_W+BYTES+1];
-        end
-    endgenerate
-    assign same[0] = seen[0];
-    assign same[1] = same[0] && !lasts[0] && seen[1];
-    assign same[2] = same[1] && !lasts[1] && seen[2];
-    assign same[3] = same[2] && !lasts[2] && seen[3];
+    assign seen = {
+        count_reg == 2'd3 && s_axis_tvalid,
+        count_reg > 2'd2 || (count_reg == 2'd2 && s_axis_tvalid),
+        count_reg > 2'd1 || (count_reg == 2'd1 && s_axis_tvalid),
+        count_reg != 2'd0
+    };
+    assign lasts = {beat_at[3][DATA_W+BYTES], beat_at[2][DATA_W+BYTES], beat_at[1][DATA_W+BYTES], beat_at[0][DATA_W+BYTES]};
+    assign users = {beat_at[3][DATA_W+BYTES+1], beat_at[2][DATA_W+BYTES+1], beat_at[1][DATA_W+BYTES+1], beat_at[0][DATA_W+BYTES+1]};
+    logic second_same, third_same, fourth_same;
+    assign second_same = seen[0] && !lasts[0] && seen[1];
+    assign third_same  = second_same && !lasts[1] && seen[2];
+    assign fourth_same = third_same && !lasts[2] && seen[3];
+    assign same        = {fourth_same, third_same, second_same, seen[0]};
 
     logic [4*DATA_W-1:0] window;
     logic [4*BYTES-1:0]  have;
     logic                ended, bad, full;
-    generate
-        for (g = 0; g < 4; g = g + 1) begin : g_windows
-            assign window[DATA_W*g +: DATA_W] = beat_at[g][DATA_W-1:0];
-            assign have[BYTES*g +: BYTES]     = same[g] ? beat_at[g][DATA_W +: BYTES] : '0;
-        end
-    endgenerate
+    assign window = {beat_at[3][DATA_W-1:0], beat_at[2][DATA_W-1:0], beat_at[1][DATA_W-1:0], beat_at[0][DATA_W-1:0]};
+    assign have = {
+        same[3] ? beat_at[3][DATA_W +: BYTES] : {BYTES{1'b0}},
+        same[2] ? beat_at[2][DATA_W +: BYTES] : {BYTES{1'b0}},
+        same[1] ? beat_at[1][DATA_W +: BYTES] : {BYTES{1'b0}},
+        same[0] ? beat_at[0][DATA_W +: BYTES] : {BYTES{1'b0}}
+    };
     assign ended = |(same & lasts);
     assign bad   = |(same & lasts & users);
     assign full  = same[3];
@@ -216,12 +212,8 @@ module splice_egress #(
     logic [63:0]   head;
     assign reach     = {144'd0, window[1023:0]};
     assign head      = reach[32*32'(token_place) + 112 +: 64];
-    generate
-        for (g = 0; g < 8; g = g + 1) begin : g_tokens
-            assign tail_token[8*g +: 8] = tail[8*(7-g) +: 8];
-            assign head_token[8*g +: 8] = head[8*(7-g) +: 8];
-        end
-    endgenerate
+    assign tail_token = {tail[7:0], tail[15:8], tail[23:16], tail[31:24], tail[39:32], tail[47:40], tail[55:48], tail[63:56]};
+    assign head_token = {head[7:0], head[15:8], head[23:16], head[31:24], head[39:32], head[47:40], head[55:48], head[63:56]};
     assign look_token = first_reg && reaches_on ? head_token : tail_token;
 
     // Record of the entry.
@@ -315,16 +307,16 @@ module splice_egress #(
     assign has_all     = (!header_beat || seen[0]) && !(body_beat && ahead_reg);
     assign emits       = (starting && at_once) || (splicing && out_ready && has_all);
 
-    logic [DATA_W-1:0]   out_data, spliced_data;
+    logic [DATA_W-1:0]   out_data, spliced_data, built;
     logic [2*DATA_W-1:0] two_rows;
-    logic [BYTES-1:0]    out_keep;
+    logic [BYTES-1:0]    out_keep, kept;
     logic                out_valid, out_user, hidden;
     logic [16:0]         offset;
     logic [15:0]         word;
     integer              i;
     assign two_rows = {row_data, before_reg} >> {(BEAT_W + 1)'(BYTES) - {1'b0, move_reg}, 3'd0};
     always_comb begin
-        spliced_data = '0;
+        built = '0;
         for (i = 0; i < BYTES / 2; i = i + 1) begin
             offset = base + 17'(2*i);
             word   = {beat_at[0][16*i +: 8], beat_at[0][16*i+8 +: 8]};
@@ -335,9 +327,10 @@ module splice_egress #(
             if (offset == 17'(c_l4) + (c_tcp ? 17'd16 : 17'd6)) word = new_l4_sum;
             if (offset >= 17'(c_at)) word = {two_rows[16*i +: 8], two_rows[16*i+8 +: 8]};
             // Nothing behind the end, where another payload's bytes may stand in the row.
-            spliced_data[16*i +: 8]   = offset < c_total ? word[15:8] : 8'd0;
-            spliced_data[16*i+8 +: 8] = offset + 17'd1 < c_total ? word[7:0] : 8'd0;
+            built[16*i +: 8]   = offset < c_total ? word[15:8] : 8'd0;
+            built[16*i+8 +: 8] = offset + 17'd1 < c_total ? word[7:0] : 8'd0;
         end
+        spliced_data = built;
     end
 
     logic untouched;
@@ -345,9 +338,11 @@ module splice_egress #(
     assign hidden    = untouched && enable && at_tail && look_ours;
     logic hidden_reg;
     always_comb begin
+        kept = '0;
         for (i = 0; i < BYTES; i = i + 1) begin
-            out_keep[i] = untouched ? beat_at[0][DATA_W + i] : base + 17'(i) < c_total;
+            kept[i] = untouched ? beat_at[0][DATA_W + i] : base + 17'(i) < c_total;
         end
+        out_keep = kept;
     end
     assign out_valid = untouched || emits;
     assign out_data  = untouched ? beat_at[0][DATA_W-1:0] : spliced_data;
@@ -419,21 +414,27 @@ module splice_egress #(
 
     logic refused;
     assign refused    = decide && tokened && !bad && !look_waits;
-    assign events[0]  = claim;
-    assign events[1]  = decide && passes;
-    assign events[2]  = refused && look_refusal == 3'd0;
-    assign events[3]  = refused && look_refusal == 3'd1;
-    assign events[4]  = refused && look_refusal == 3'd2;
-    assign events[5]  = refused && look_refusal == 3'd3;
-    assign events[6]  = refused && look_refusal == 3'd4;
-    assign events[7]  = decide && enable && ((!tokened && marked) || (tokened && !bad && look_waits && r_tcp != tcp));
-    assign events[8]  = release_it;
-    assign events[9]  = decide && early;
-    assign events[10] = decide && tokened && bad;
-    assign events[11] = hidden;
+    // The last of them first.
+    assign events = {
+        hidden,
+        decide && tokened && bad,
+        decide && early,
+        release_it,
+        decide && enable && ((!tokened && marked) || (tokened && !bad && look_waits && r_tcp != tcp)),
+        refused && look_refusal == 3'd4,
+        refused && look_refusal == 3'd3,
+        refused && look_refusal == 3'd2,
+        refused && look_refusal == 3'd1,
+        refused && look_refusal == 3'd0,
+        decide && passes,
+        claim
+    };
 
+`ifdef VERILATOR
+    // For lint alone: a simulator would compute it at every change of every bit.
     logic unused;
     assign unused = &{1'b0, many, r_six, r_at, window, ip_words, at_place, from_l4};
+`endif
 
     skid_buffer #(.WIDTH(BEAT)) output_register (
         .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),

@@ -29,7 +29,6 @@ module transport_sum (
 
     // The masked words.
     logic [15:0] a [16], f [9], o [20];
-    logic [9:0]  behind, ahead;
     genvar g;
     generate
         for (g = 0; g < 16; g = g + 1) begin : g_address_words
@@ -41,10 +40,11 @@ module transport_sum (
         end
         // Options stand from place 10 on at the earliest, and up to place 19 in 96 bytes.
         for (g = 0; g < 10; g = g + 1) begin : g_option_words
-            assign behind[g] = tcp && place <= 5'(5 + g);
-            assign ahead[g] = at_place > 6'(10 + g);
-            assign o[2*g]    = behind[g] && ahead[g] ? swapped(head[8*(54 + 4*g) +: 16]) : 16'd0;
-            assign o[2*g+1]  = behind[g] && ahead[g] ? swapped(head[8*(56 + 4*g) +: 16]) : 16'd0;
+            logic behind, ahead;
+            assign behind   = tcp && place <= 5'(5 + g);
+            assign ahead    = at_place > 6'(10 + g);
+            assign o[2*g]   = behind && ahead ? swapped(head[8*(54 + 4*g) +: 16]) : 16'd0;
+            assign o[2*g+1] = behind && ahead ? swapped(head[8*(56 + 4*g) +: 16]) : 16'd0;
         end
     endgenerate
 
@@ -58,8 +58,11 @@ module transport_sum (
     assign rest      = 19'(token[63:48]) + 19'(token[47:32]) + 19'(token[31:16]) + 19'(token[15:0])
                        + (tcp ? 19'd14 + {13'd0, words, 2'd0} : 19'd49);
 
+`ifdef VERILATOR
+    // For lint alone: a simulator would compute it at every change of every bit.
     logic unused;
     assign unused = &{1'b0, head, from_l4};
+`endif
 endmodule
 
 `default_nettype wire

@@ -65,8 +65,9 @@ if [ "${1:-}" = --library ]; then
     exit
 fi
 # Look-up arrays stay memories, too, so that their bits are counted; a path ends at any memory.
+# Shifts and selections go first, as whole words: most of theirs is constant, and never becomes gates.
 run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
-    opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
+    opt -fast -full; techmap t:\$shiftx t:\$shr t:\$pmux; opt_expr -fine; clean; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
     tee -q -o $out/depth.txt ltp -noff"
 # Up to names of cells, which nobody reads here and which take longer than the mapping; then what `check` does
 # beside them.
