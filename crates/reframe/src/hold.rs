@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::adaptive::{GapScale, Timers, WAITS, Waits};
+use super::adaptive::{Adaptive, GapScale, Timers};
 use super::block::Block;
 use super::flow_table::{Entry, NONE};
 use super::slot::{Chunk, Odd, TrainSlot};
@@ -106,8 +106,8 @@ impl Hold {
         self.of_many()
     }
 
-    /// A train, whose last packet came at `now`, waits so many ns for the next one, but no longer than the
-    /// hold of its class. Returns false if it can't wait.
+    /// A train, whose last packet came at `now`, waits so many ns for the next one, rounding up included, but
+    /// no longer than the hold of its class. Returns false if it can't wait.
     #[inline(always)]
     pub(crate) fn wait(&mut self, id: u32, now: Nanos, ns: u64) -> bool {
         let train = self.train(id);
@@ -115,12 +115,8 @@ impl Hold {
         let hold_ns = self.list(class).map_or(0, |list| list.hold_ns);
         let Some(timers) = &mut self.timers else { return false };
         timers.cover(self.trains.len());
-        let (tick, wake) = (timers.tick(now), timers.wake(now, ns));
-        if opens {
-            timers.begin(id, tick, wake, timers.tick(base.after(hold_ns)))
-        } else {
-            timers.join(id, tick, wake)
-        }
+        let (wake, bound) = (at_end(now, ns), at_end(base, hold_ns));
+        if opens { timers.begin(id, now, wake, bound) } else { timers.join(id, now, wake, bound) }
     }
 
     /// Sees to it that [`Hold::due`] is when the next train is due, and not only a time before which none is.
@@ -346,9 +342,8 @@ impl Hold {
         (stored, opened)
     }
 
-    /// As [`Hold::store`], where each packet says how long its train waits for the next one, by the number of
-    /// a wait in `waits_ns`, less one. Stops also before a packet that doesn't wait, or comes when its train
-    /// is due.
+    /// As [`Hold::store`], where `adaptive` knows how long a packet's train waits for the next one. Stops also
+    /// before a packet that doesn't wait, or comes when its train is due.
     #[inline(always)]
     pub(crate) fn store_waiting(
         &mut self,
@@ -356,8 +351,7 @@ impl Hold {
         block: &Block<'_>,
         range: Range<usize>,
         burst: u16,
-        waits: &[Waits],
-        waits_ns: &[u64; WAITS],
+        adaptive: &Adaptive,
     ) -> usize {
         let Self { trains, chunks, free_chunk, free_train, first, timers, .. } = self;
         let Some(timers) = timers else { return 0 };
@@ -367,18 +361,18 @@ impl Hold {
         let (mut chunk, mut free) = (*free_chunk, *free_train);
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let candidates = block.candidates.get(range.clone()).unwrap_or_default();
-        let waits = waits.get(range.clone()).unwrap_or_default();
+        let (waits, waits_ns) = (adaptive.waits_of_block(range.clone()), adaptive.waits_ns());
         let (mut stored, mut bytes) = (0, 0);
         for ((frame, &flow), waits) in frames.iter().zip(candidates).zip(waits) {
             let Some(entry) = flows.get_mut(flow as usize) else { break };
-            let now = timers.tick(frame.arrival);
-            let wait_ns = |wait: u8| waits_ns.get(usize::from(wait.wrapping_sub(1)));
             match trains.get_mut(entry.train as usize) {
                 Some(train) => {
-                    let Some(&ns) = wait_ns(waits.of(train.count + 1)) else { break };
-                    if train.count + 1 >= burst
+                    let ns = waits_ns.of(waits.of(train.count + 1));
+                    let (wake, bound) = (at_end(frame.arrival, ns), at_end(train.base(), hold_ns));
+                    if ns == 0
+                        || train.count + 1 >= burst
                         || train.is_odd(frame)
-                        || !timers.join(entry.train, now, timers.wake(frame.arrival, ns))
+                        || !timers.join(entry.train, frame.arrival, wake, bound)
                         || train.is_behind() && !train.extend(chunks, &mut chunk)
                     {
                         break;
@@ -386,10 +380,10 @@ impl Hold {
                     train.add(chunks, frame);
                 }
                 None => {
-                    let Some(&ns) = wait_ns(waits.of(1)) else { break };
+                    let ns = waits_ns.of(waits.of(1));
                     let Some(train) = trains.get_mut(free as usize) else { break };
-                    let bound = timers.tick(frame.arrival.after(hold_ns));
-                    if !timers.begin(free, now, timers.wake(frame.arrival, ns), bound) {
+                    let (wake, bound) = (at_end(frame.arrival, ns), at_end(frame.arrival, hold_ns));
+                    if ns == 0 || !timers.begin(free, frame.arrival, wake, bound) {
                         break;
                     }
                     let id = core::mem::replace(&mut free, train.next);
@@ -572,4 +566,10 @@ impl Hold {
         };
         self.lists().map(count).collect()
     }
+}
+
+/// The end of so many ns. A train that would wait beyond the end of time, in the year 2554, doesn't wait.
+#[inline(always)]
+fn at_end(start: Nanos, ns: u64) -> Nanos {
+    Nanos(start.0.wrapping_add(ns))
 }

@@ -6,7 +6,7 @@ use super::adaptive::Waits;
 use super::block::Block;
 use super::flow_table::NONE;
 use super::plain::arriving_from;
-use super::reframer::{AHEAD, Reframe, wire_len};
+use super::reframer::{Reframe, wire_len};
 use super::stats::Cause;
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
@@ -37,14 +37,13 @@ impl Reframe {
     /// not needed for them.
     fn wait_fast(&mut self, pool: &mut Pool, block: &Block<'_>, range: Range<usize>, out: &mut dyn Output) {
         let Some(last) = block.frames.get(range.clone()).and_then(<[Frame]>::last) else { return };
-        let mut waits = [Waits::NONE; AHEAD];
-        self.learn(pool, block, range.clone(), &mut waits);
+        self.learn(pool, block, range.clone());
         let (mut at, mut caught_up, mut passed) = (range.start, range.start, 0);
         while at < range.end {
             let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
-            let waits_here = waits.get(at).copied().unwrap_or(Waits::NONE);
+            let waits_here = self.adaptive.as_ref().map_or(Waits::NONE, |a| a.waits_after(at));
             if self.table.get_mut(flow).train != NONE || waits_here.of(1) != 0 {
-                let stored = self.store_waiting(block, at..range.end, &waits);
+                let stored = self.store_waiting(block, at..range.end);
                 at += stored;
                 if at >= range.end {
                     break;
@@ -88,22 +87,21 @@ impl Reframe {
     }
 
     #[inline(never)]
-    fn learn(&mut self, pool: &Pool, block: &Block<'_>, range: Range<usize>, waits: &mut [Waits]) {
-        let frames = block.frames.get(range.clone()).unwrap_or_default();
-        let flows = block.candidates.get(range.clone()).unwrap_or_default();
-        let waits = waits.get_mut(range).unwrap_or_default();
-        let embedded = self.embedded;
+    fn learn(&mut self, pool: &Pool, block: &Block<'_>, range: Range<usize>) {
         let Some(adaptive) = &mut self.adaptive else { return };
-        adaptive.observe_all(frames, flows, waits, |frame| wire_len(embedded, pool, frame));
+        if self.embedded {
+            adaptive.observe_all(block, range, |frame| wire_len(true, pool, frame));
+        } else {
+            adaptive.observe_all(block, range, |frame| wire_len(false, pool, frame));
+        }
     }
 
     /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is
     /// there; returns how many.
     #[inline(never)]
-    fn store_waiting(&mut self, block: &Block<'_>, range: Range<usize>, waits: &[Waits]) -> usize {
+    fn store_waiting(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
         let Some(adaptive) = &self.adaptive else { return 0 };
-        let (flows, burst) = (self.table.entries_mut(), self.burst);
-        self.hold.store_waiting(flows, block, range, burst, waits, adaptive.waits_ns())
+        self.hold.store_waiting(self.table.entries_mut(), block, range, self.burst, adaptive)
     }
 
     /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the
@@ -164,7 +162,7 @@ impl Reframe {
     #[inline(always)]
     fn wait_of(&mut self, train: u32, wait: u8) {
         let Some(adaptive) = &self.adaptive else { return };
-        let ns = adaptive.wait_ns(wait);
+        let ns = adaptive.waits_ns().of(wait);
         if wait == 0 || !self.hold.wait(train, self.instant, ns) {
             self.leave(train, Cause::Deadline);
         }

@@ -51,13 +51,16 @@ const UNITS: u32 = 12;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapScale {
     shift: u32,
+    /// The number of the half octave before that which begins with a unit: see [`GapScale::bucket`].
+    before: u32,
 }
 
 impl GapScale {
     /// The scale that goes with this hold.
     pub(crate) fn new(longest_hold_ns: u64) -> Self {
         let shift = (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1);
-        Self { shift }
+        const ONE_NS: u32 = 2 * (f64::MAX_EXP as u32 - 1);
+        Self { shift, before: ONE_NS + 2 * shift - 1 }
     }
 
     /// A unit has two to the power of this ns.
@@ -65,17 +68,14 @@ impl GapScale {
         self.shift
     }
 
-    /// The bucket of a gap.
+    /// The bucket of the gap between two packets.
     #[inline(always)]
-    pub(crate) fn bucket(&self, gap_ns: u64) -> u32 {
-        // No gap is half as long as time is, 292 years.
-        let halves = (gap_ns << 1) >> self.shift;
-        if halves < 2 {
-            return 0;
-        }
-        // The two uppermost bits are 2 or 3.
-        let octave = halves.ilog2() - 1;
-        (2 * octave + (halves >> octave) as u32 - 1).min(WAITS as u32 - 1)
+    pub(crate) fn bucket(&self, from: Nanos, to: Nanos) -> u32 {
+        // As a number with a fraction, it is an exponent of two behind which the upper half of an octave has
+        // a 1. What it rounds away, of gaps longer than three months, decides nothing.
+        let gap_ns = to.0.wrapping_sub(from.0) as i64 as f64;
+        let halves = (gap_ns.to_bits() >> (f64::MANTISSA_DIGITS - 2)) as u32;
+        halves.saturating_sub(self.before).min(WAITS as u32 - 1)
     }
 
     /// Upper end of a bucket, in half units: no gap of it is that long.
@@ -119,24 +119,40 @@ pub(super) fn kind(info: Info, len: u32) -> u16 {
 /// The context of a packet: the bucket of the last gap of its flow, in octaves, the step of the one before,
 /// and the packet's kind. The second value is the step of the last gap, for the flow's next packet.
 #[inline(always)]
-pub(super) fn context(gap: u32, step: u8, kind: u16) -> (u16, u8) {
+pub(super) fn context(gap: u32, before: Step, kind: u16) -> (u16, Step) {
     let parts = PARTS.get(gap as usize % WAITS).copied().unwrap_or(0);
-    ((parts & !STEP) + u16::from(step) + kind, (parts & STEP) as u8)
+    (parts as u16 + before.0 + kind, Step::of(parts))
 }
 
-/// The bits of a context that are a step.
-const STEP: u16 = ((STEPS - 1) * KINDS) as u16;
-/// The step of the longest gaps.
-pub(super) const LAST_STEP: u8 = STEP as u8;
+/// The step of a gap, in its bits of a context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step(u16);
 
-/// By the bucket of a gap: its octave and its step, each in its bits of a context.
+impl Step {
+    /// The one that is kept in the highest eight bits.
+    #[inline(always)]
+    pub(super) fn of(bits: u32) -> Self {
+        Self((bits >> 24) as u16)
+    }
+
+    /// The same, with all other bits 0.
+    #[inline(always)]
+    pub(super) fn bits(self) -> u32 {
+        u32::from(self.0) << 24
+    }
+}
+
+/// The step of the longest gaps; see [`Step::bits`].
+pub(super) const LAST_STEP: u32 = (((STEPS - 1) * KINDS) as u32) << 24;
+
+/// By the bucket of a gap: its octave, in its bits of a context, and its [`Step`].
 #[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
-const PARTS: [u16; WAITS] = {
+const PARTS: [u32; WAITS] = {
     let mut parts = [0; WAITS];
     let mut gap = 0;
     while gap < WAITS {
         let step = if gap < 4 { 0 } else { KINDS * ((gap - 4) / 8) };
-        parts[gap] = (gap / 2 * STEPS * KINDS + step) as u16;
+        parts[gap] = (gap / 2 * STEPS * KINDS + (step << 24)) as u32;
         gap += 1;
     }
     parts
@@ -193,6 +209,26 @@ impl Waits {
     pub(crate) fn of(&self, count: u16) -> u8 {
         let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
         self.0.get(usize::from(class) % LENGTHS).copied().unwrap_or(0)
+    }
+}
+
+/// The length of each wait, in ns, by its number, and 0 for none; rounded up as its deadline needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitsNs([u64; 2 * WAITS]);
+
+impl WaitsNs {
+    /// To each wait `rounding` is added.
+    pub(super) fn new(scale: &GapScale, rounding: u64) -> Self {
+        let mut waits = [0; 2 * WAITS];
+        let numbered = waits.iter_mut().skip(1).zip(0..WAITS as u8);
+        numbered.for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket) + rounding);
+        Self(waits)
+    }
+
+    /// The length of the wait of this number.
+    #[inline(always)]
+    pub(crate) fn of(&self, wait: u8) -> u64 {
+        self.0.get(usize::from(wait) % (2 * WAITS)).copied().unwrap_or(0)
     }
 }
 
@@ -317,6 +353,37 @@ const fn length_class(count: u16) -> usize {
     2 * octave as usize + (count >> (octave - 1) & 1) as usize
 }
 
+/// The counts of all contexts, as each packet changes them.
+pub(super) struct Counts<'a>(&'a mut [Context; CONTEXTS]);
+
+impl Counts<'_> {
+    /// The flow of a packet of this context has had its next packet.
+    #[inline(always)]
+    pub(super) fn came(&mut self, context: u16, gap: u32) {
+        let gap = gap as usize % WAITS;
+        let counts = self.0.get_mut(usize::from(context) % CONTEXTS).and_then(|c| c.gaps.get_mut(gap));
+        if let Some(n) = counts {
+            // Full, it stays so.
+            *n += u16::from(*n != u16::MAX);
+        }
+    }
+
+    /// A packet of this context has come. Returns true where its waits are to be reckoned anew before they
+    /// are used: see [`Learner::refresh`].
+    #[inline(always)]
+    pub(super) fn arrived(&mut self, context: u16) -> bool {
+        let Some(context) = self.0.get_mut(usize::from(context) % CONTEXTS) else { return false };
+        context.left -= 1;
+        context.left == 0
+    }
+
+    /// The waits after a packet of this context.
+    #[inline(always)]
+    pub(super) fn waits(&self, context: u16) -> Waits {
+        self.0.get(usize::from(context) % CONTEXTS).map_or(Waits::NONE, |context| context.waits)
+    }
+}
+
 impl Learner {
     pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16, train: bool) -> Self {
         let shorter = (0..WAITS as u8 - 1).filter(|b| scale.edge_ns(*b) < hold_ns).count();
@@ -332,24 +399,10 @@ impl Learner {
         }
     }
 
-    /// The flow of a packet of this context has had its next packet.
+    /// What each packet is counted in.
     #[inline(always)]
-    pub(super) fn came(&mut self, context: u16, gap: u32) {
-        let gap = gap as usize % WAITS;
-        let counts = self.contexts.get_mut(usize::from(context) % CONTEXTS).and_then(|c| c.gaps.get_mut(gap));
-        if let Some(n) = counts {
-            // Full, it stays so.
-            *n += u16::from(*n != u16::MAX);
-        }
-    }
-
-    /// A packet of this context has come; returns the waits after it, or `None` where they are to be
-    /// reckoned anew first: see [`Learner::refresh`].
-    #[inline(always)]
-    pub(super) fn arrived(&mut self, context: u16) -> Option<&Waits> {
-        let context = self.contexts.get_mut(usize::from(context) % CONTEXTS)?;
-        context.left -= 1;
-        (context.left > 0).then_some(&context.waits)
+    pub(super) fn counts(&mut self) -> Counts<'_> {
+        Counts(&mut self.contexts)
     }
 
     /// Packets that have come of a kind.
@@ -401,14 +454,14 @@ impl Learner {
         kind.shares = shares(kind.packets.into(), gaps, elapsed, &overall, OF_ALL);
     }
 
-    /// Reckons the waits of a context anew, at this time: as many packets have come as [`Learner::arrived`]
-    /// waits for. Returns them.
+    /// Reckons the waits of a context anew, at this time: as many packets have come as [`Counts::arrived`]
+    /// waits for.
     #[inline(never)]
-    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) {
         let elapsed = (now.since(*self.start.get_or_insert(now)).min(1 << 60) << 2) >> self.scale.shift;
         let (number, at) = (usize::from(context) % KINDS, usize::from(context) % CONTEXTS);
         let (Some(kind), Some(context)) = (self.kinds.get_mut(number), self.contexts.get_mut(at)) else {
-            return Waits::NONE;
+            return;
         };
         let interval = context.interval;
         context.packets += interval;
@@ -426,8 +479,8 @@ impl Learner {
         if self.arrived_of(number) >= next {
             self.refresh_kind(number, elapsed);
         }
-        let Some(prior) = self.kinds.get(number).map(|k| &k.shares) else { return Waits::NONE };
-        let Some(context) = self.contexts.get_mut(at) else { return Waits::NONE };
+        let Some(prior) = self.kinds.get(number).map(|k| &k.shares) else { return };
+        let Some(context) = self.contexts.get_mut(at) else { return };
         let before = (context.waits, core::mem::replace(&mut context.price_ns, price_ns));
         let gaps = context.gaps.iter().map(|n| u64::from(*n));
         let shares = shares(context.packets.into(), gaps, elapsed, prior, OF_KIND);
@@ -467,7 +520,6 @@ impl Learner {
             let longer = (2 * interval).min(REFRESH_SETTLED);
             (context.interval, context.left) = (longer, longer);
         }
-        context.waits
     }
 }
 
@@ -485,6 +537,15 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Against their ends: each bucket begins where the one before ends.
+        #[test]
+        fn a_gap_is_between_the_ends_of_its_bucket(hold in 1u64..1 << 32, bits in 0u32..62, part: u64) {
+            let (scale, gap) = (GapScale::new(hold), part >> (63 - bits));
+            let bucket = scale.bucket(Nanos(part), Nanos(part.wrapping_add(gap))) as u8;
+            prop_assert!(usize::from(bucket) == WAITS - 1 || gap < scale.edge_ns(bucket));
+            prop_assert!(bucket == 0 || gap >= scale.edge_ns(bucket - 1));
+        }
+
         /// Against plain counts by kind: contexts that halve their counts lose nothing of what their kind
         /// knows.
         #[test]
@@ -498,10 +559,10 @@ mod tests {
                 let context = within * KINDS as u16 + kind;
                 for _ in 0..times {
                     now += 100;
-                    if learner.arrived(context).is_none() {
+                    if learner.counts().arrived(context) {
                         learner.refresh(context, 20_000, Nanos(now));
                     }
-                    learner.came(context, u32::from(gap));
+                    learner.counts().came(context, u32::from(gap));
                     twin[usize::from(kind)].0 += 1;
                     twin[usize::from(kind)].1[usize::from(gap)] += 1;
                 }

@@ -9,47 +9,69 @@
 //! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
 //! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram, and
 //! so are packets, of which the young ones say nothing yet. That takes no clock, no random number and no
-//! floating point, and does not depend on what was held: the same packets at the same times are always held
-//! the same.
+//! rounding of fractions, and does not depend on what was held: the same packets at the same times are always
+//! held the same.
 
 mod budget;
 mod learner;
 mod timers;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 pub use budget::{Budget, BudgetError};
 use budget::{Counters, Steering};
 pub use learner::Knowledge;
-use learner::Learner;
-pub(crate) use learner::{GapScale, WAITS, Waits};
+pub(crate) use learner::{GapScale, Waits, WaitsNs};
+use learner::{Learner, Step};
 pub(crate) use timers::Timers;
 
+use crate::block::Block;
 use crate::config::ClassSettings;
+use crate::reframer::AHEAD;
 use crate::stats::ClassStats;
 use slipstream_core::frame::Frame;
 use slipstream_core::prefetch::prefetch_at;
 use slipstream_core::time::Nanos;
 
 /// The gap of a flow that has had one packet.
-const NEVER: u32 = (WAITS - 1) as u32;
+const NEVER: u32 = (learner::WAITS - 1) as u32;
 const NO_CONTEXT: u16 = u16::MAX;
 
 /// The memory of a flow.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     last: Nanos,
-    /// The context of its last packet; [`NO_CONTEXT`] where nothing is known.
-    context: u16,
-    /// The class of its last packet.
-    class: u8,
-    /// The step of the gap before its last packet.
-    step: u8,
+    /// From the lowest bits on: the context of its last packet, or [`NO_CONTEXT`] where nothing is known, the
+    /// class of that packet, and in the highest eight bits the [`Step`] of the gap before it.
+    known: u32,
 }
 
 const _: () = assert!(size_of::<Memory>() == 16);
 
-const NOTHING: Memory = Memory { last: Nanos(0), context: NO_CONTEXT, class: 0, step: learner::LAST_STEP };
+const NOTHING: Memory = Memory { last: Nanos(0), known: NO_CONTEXT as u32 | learner::LAST_STEP };
+
+impl Memory {
+    #[inline(always)]
+    fn new(last: Nanos, step: Step, context: u16, class: u8) -> Self {
+        Self { last, known: step.bits() | u32::from(class) << 16 | u32::from(context) }
+    }
+
+    #[inline(always)]
+    fn context(self) -> u16 {
+        self.known as u16
+    }
+
+    #[inline(always)]
+    fn class(self) -> u8 {
+        (self.known >> 16) as u8
+    }
+
+    #[inline(always)]
+    fn step(self) -> Step {
+        Step::of(self.known)
+    }
+}
 
 /// All that is learned about the packets of a class, and the price that they wait at.
 #[derive(Debug)]
@@ -64,8 +86,9 @@ struct Class {
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     scale: GapScale,
-    /// The length of each wait, in ns, by its number less one.
-    waits_ns: [u64; WAITS],
+    waits_ns: WaitsNs,
+    /// The waits after each packet of a block, by its place.
+    waits: [Waits; AHEAD],
     flows: Vec<Memory>,
     classes: Vec<Class>,
     /// The part of contexts that is told apart.
@@ -82,10 +105,10 @@ impl Adaptive {
             steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
             left: Steering::LOOK,
         };
-        let mut waits_ns = [0; WAITS];
-        waits_ns.iter_mut().zip(0..).for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket));
+        let waits_ns = WaitsNs::new(&scale, Timers::rounding(&scale));
         let classes = classes.iter().map(class).collect();
-        Self { classes, flows: Vec::new(), waits_ns, scale, mask: knows.mask() }
+        let waits = [Waits::NONE; AHEAD];
+        Self { classes, flows: Vec::new(), waits_ns, waits, scale, mask: knows.mask() }
     }
 
     /// The scale of gaps and deadlines.
@@ -135,61 +158,80 @@ impl Adaptive {
         let Some(memory) = self.flows.get_mut(frame.flow as usize) else { return Waits::NONE };
         let before = if new { NOTHING } else { *memory };
         let mut gap = NEVER;
-        if before.context != NO_CONTEXT {
-            gap = self.scale.bucket(now.since(before.last));
-            if let Some(class) = self.classes.get_mut(usize::from(before.class)) {
-                class.learner.came(before.context, gap);
+        if before.context() != NO_CONTEXT {
+            gap = self.scale.bucket(before.last, now);
+            if let Some(class) = self.classes.get_mut(usize::from(before.class())) {
+                class.learner.counts().came(before.context(), gap);
             }
         }
-        let (context, step) = learner::context(gap, before.step, learner::kind(frame.info, len));
+        let (context, step) = learner::context(gap, before.step(), learner::kind(frame.info, len));
         let context = context & self.mask;
-        *memory = Memory { last: now, context, class, step };
+        *memory = Memory::new(now, step, context, class);
         let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
         class.arrived(context, now, stats)
     }
 
-    /// Packets of class 0 have come, of flows that are known; see [`Adaptive::observe`]. Sets the waits of
-    /// each one's train. The price must not be due to be set anew; see [`Adaptive::until_steered`].
+    /// Packets of a block have come, of class 0 and of flows that are known; see [`Adaptive::observe`]. Their
+    /// trains' waits are then told by [`Adaptive::waits_of_block`]. The price must not be due to be set anew;
+    /// see [`Adaptive::until_steered`].
     #[inline(always)]
     pub(crate) fn observe_all(
         &mut self,
-        frames: &[Frame],
-        flows: &[u32],
-        waits: &mut [Waits],
+        block: &Block<'_>,
+        range: Range<usize>,
         len: impl Fn(&Frame) -> u32,
     ) {
-        let Self { scale, flows: memories, classes, mask, .. } = self;
+        let frames = block.frames.get(range.clone()).unwrap_or_default();
+        let flows = block.candidates.get(range.clone()).unwrap_or_default();
+        let Self { scale, flows: memories, classes, mask, waits, .. } = self;
+        let (scale, mask, memories) = (*scale, *mask, memories.as_mut_slice());
+        let mut packets = frames.iter().zip(flows).zip(waits.get_mut(range).unwrap_or_default());
         let [class, others @ ..] = classes.as_mut_slice() else { return };
-        class.left -= frames.len() as u32;
-        for ((frame, flow), waits) in frames.iter().zip(flows).zip(waits) {
-            let Some(memory) = memories.get_mut(*flow as usize) else { break };
-            let Memory { last, context: before, step, .. } = *memory;
-            let mut gap = NEVER;
-            if before != NO_CONTEXT {
-                gap = scale.bucket(frame.arrival.since(last));
-                // A flow has been of this class since there is no other.
-                class.learner.came(before, gap);
-            }
-            let (context, step) = learner::context(gap, step, learner::kind(frame.info, len(frame)));
-            let context = context & *mask;
-            *memory = Memory { last: frame.arrival, context, class: 0, step };
-            *waits = match class.learner.arrived(context) {
-                Some(waits) => *waits,
-                None => class.learner.refresh(context, class.steering.price_ns(), frame.arrival),
-            };
-        }
         debug_assert!(others.is_empty());
+        class.left -= frames.len() as u32;
+        // Up to a packet whose waits are to be reckoned anew, all that the loop needs stays in registers.
+        loop {
+            let mut counts = class.learner.counts();
+            let due = packets.find_map(|((frame, flow), waits)| {
+                let memory = memories.get_mut(*flow as usize)?;
+                let before = *memory;
+                let mut gap = NEVER;
+                if before.context() != NO_CONTEXT {
+                    gap = scale.bucket(before.last, frame.arrival);
+                    // A flow has been of this class since there is no other.
+                    counts.came(before.context(), gap);
+                }
+                let (context, step) =
+                    learner::context(gap, before.step(), learner::kind(frame.info, len(frame)));
+                let context = context & mask;
+                *memory = Memory::new(frame.arrival, step, context, 0);
+                if counts.arrived(context) {
+                    return Some((frame, context, waits));
+                }
+                *waits = counts.waits(context);
+                None
+            });
+            let Some((frame, context, waits)) = due else { break };
+            class.learner.refresh(context, class.steering.price_ns(), frame.arrival);
+            *waits = class.learner.counts().waits(context);
+        }
     }
 
-    /// The lengths of all waits, in ns, by their number less one.
-    pub(crate) fn waits_ns(&self) -> &[u64; WAITS] {
-        &self.waits_ns
-    }
-
-    /// The length of the wait of this number, in ns. It is at least 1, and its number above 0.
+    /// The waits of the trains of these packets of a block.
     #[inline(always)]
-    pub(crate) fn wait_ns(&self, wait: u8) -> u64 {
-        self.waits_ns.get(usize::from(wait.wrapping_sub(1))).copied().unwrap_or(1)
+    pub(crate) fn waits_of_block(&self, range: Range<usize>) -> &[Waits] {
+        self.waits.get(range).unwrap_or_default()
+    }
+
+    /// The waits of the train of this packet of a block.
+    #[inline(always)]
+    pub(crate) fn waits_after(&self, at: usize) -> Waits {
+        self.waits.get(at).copied().unwrap_or(Waits::NONE)
+    }
+
+    /// The lengths of all waits.
+    pub(crate) fn waits_ns(&self) -> &WaitsNs {
+        &self.waits_ns
     }
 
     /// The price of each class, in ns of delay that a packet more in a train is worth.
@@ -205,10 +247,10 @@ impl Class {
         if self.left == 0 {
             self.steer(stats);
         }
-        match self.learner.arrived(context) {
-            Some(waits) => *waits,
-            None => self.learner.refresh(context, self.steering.price_ns(), now),
+        if self.learner.counts().arrived(context) {
+            self.learner.refresh(context, self.steering.price_ns(), now);
         }
+        self.learner.counts().waits(context)
     }
 
     #[cold]
