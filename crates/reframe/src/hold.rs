@@ -342,8 +342,8 @@ impl Hold {
         (stored, opened)
     }
 
-    /// As [`Hold::store`], where `adaptive` knows how long a packet's train waits for the next one. Stops also
-    /// before a packet that doesn't wait, or comes when its train is due.
+    /// As [`Hold::store`], where `adaptive` knows how long a packet's train waits for the next one. It stops
+    /// before a packet, too, that doesn't wait or comes when its train is due.
     #[inline(always)]
     pub(crate) fn store_waiting(
         &mut self,

@@ -17,6 +17,7 @@ const SLOTS: usize = 1 << 13;
 const WORDS: usize = SLOTS / 64;
 /// A time that never comes.
 const NEVER: u64 = u64::MAX;
+
 /// The place of a train in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
@@ -46,7 +47,7 @@ pub(crate) struct Timers {
     summary: [u64; WORDS / 64],
     /// The first time of whose slot a train is in; no train is due before.
     first: u64,
-    /// What is due later than this or then has no slot yet: those that are due a turn before must leave first.
+    /// What is due then or later has no slot yet: trains that are due a turn before must leave first.
     limit: u64,
 }
 
