@@ -1,10 +1,10 @@
-/* A small driver in the place of libFuzzer, for the stable compiler: it gives a fuzz target some inputs and ends.
+/* A small driver in the place of libFuzzer, for the stable compiler: it gives a fuzz target some inputs.
  *
  *     TARGET COUNT [FILE]...
  *
- * COUNT inputs are made up from a fixed seed, of up to 600 bytes; a part of them are FILEs (that were saved states,
- * say) of which some bytes are others. The FILEs themselves come first. Where the target fails, the input is told in
- * hexadecimal. No feedback leads it anywhere: `make fuzz` searches, this sees that a target runs. */
+ * The FILEs come first. Then COUNT inputs are made up from a fixed seed, of up to 600 bytes; every other one
+ * is a FILE of which some bytes are others. Where the target fails, the input is told in hexadecimal. No
+ * feedback leads it anywhere: `make fuzz` searches, this sees that a target runs. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,7 +41,7 @@ static void told(int number)
         text[n++] = digits[input[i] & 15];
     }
     text[n++] = '\n';
-    static const char what[] = "\nthe input (xxd -r -p makes a file of it, cargo fuzz run TARGET FILE runs it):\n";
+    static const char what[] = "\nthe input (xxd -r -p makes a file of it, cargo fuzz run TARGET FILE runs that):\n";
     if (write(2, what, sizeof what - 1) < 0 || write(2, text, n) < 0)
         _exit(3);
     signal(number, SIG_DFL);
