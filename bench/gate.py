@@ -81,6 +81,9 @@ def measure(binary, directory):
     rows["engine, trains of 17, ack + order"] = engine(
         binary, one_k, "--hold", "1700us", "--compress", "ack", "--tcp-order"
     )
+    rows["engine, trains of 17, adaptive hold"] = engine(
+        binary, one_k, "--hold", "1700us", "--admit", "adaptive", "--budget", "price=1s"
+    )
     random = inputs.engine_input(binary, directory, "1M-random", PACKETS)
     rows["engine, all flows distinct"] = engine(binary, random, "--hold", "64us")
     short = inputs.snapped_input(binary, directory, PACKETS)
