@@ -48,12 +48,14 @@ impl Counts {
 
     /// The place of the next entry, which is done with then; none where none is usable.
     pub(super) fn next(&mut self) -> Option<u32> {
-        if self.usable() == 0 {
-            return None;
-        }
-        let place = self.mine & (self.size - 1);
+        let place = self.after(0)?;
         self.mine = self.mine.wrapping_add(1);
         Some(place)
+    }
+
+    /// The place of the entry that comes so many behind the next one; none where that is not usable.
+    pub(super) fn after(&self, entries: u32) -> Option<u32> {
+        (entries < self.usable()).then(|| self.mine.wrapping_add(entries) & (self.size - 1))
     }
 }
 
@@ -190,6 +192,13 @@ impl<T: Entry> Ring<T> {
         let place = self.counts.next()?;
         // SAFETY: the other side wrote the entry before it counted it, and leaves it alone until it is given
         // back.
+        Some(unsafe { self.entry(place).read() })
+    }
+
+    /// Reads the entry that comes so many behind the next one, which stays there.
+    pub(super) fn peek(&self, entries: u32) -> Option<T> {
+        let place = self.counts.after(entries)?;
+        // SAFETY: as in `pop`.
         Some(unsafe { self.entry(place).read() })
     }
 

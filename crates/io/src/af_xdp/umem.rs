@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use slipstream_core::pool::{Buffers, LEAD, Region};
+use slipstream_core::prefetch::prefetch_address;
 
 /// Bytes that the kernel leaves free before a packet, beside what it is told to (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
@@ -104,6 +105,11 @@ impl Umem {
     /// The memory for a pool to adopt, once.
     pub(super) fn region(self: &Arc<Self>) -> Option<Box<dyn Region>> {
         (!self.offered.swap(true, Ordering::Relaxed)).then(|| Box::new(UmemRegion(Arc::clone(self))) as _)
+    }
+
+    /// Asks for the cache line at an offset.
+    pub(super) fn prefetch(&self, offset: usize) {
+        prefetch_address(self.memory.as_ptr().wrapping_add(offset));
     }
 
     /// Bytes of a buffer; none where they don't lie in one.

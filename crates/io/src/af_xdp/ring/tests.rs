@@ -85,6 +85,10 @@ proptest! {
                 }
                 Step::Pop(n) => {
                     prop_assert_eq!(reader.usable(n), (shown.len() as u32).min(n));
+                    for (entries, value) in shown.iter().take(n as usize).enumerate() {
+                        prop_assert_eq!(reader.peek(entries as u32), Some(*value));
+                    }
+                    prop_assert_eq!(reader.peek(shown.len() as u32), None);
                     for _ in 0..n {
                         let got = reader.pop();
                         prop_assert_eq!(got, shown.pop_front());
