@@ -10,7 +10,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -41,7 +40,7 @@ static void told(int number)
         text[n++] = digits[input[i] & 15];
     }
     text[n++] = '\n';
-    static const char what[] = "\nthe input (xxd -r -p makes a file of it, cargo fuzz run TARGET FILE runs that):\n";
+    static const char what[] = "\nthe input (xxd -r -p makes a file of it for cargo fuzz run TARGET FILE):\n";
     if (write(2, what, sizeof what - 1) < 0 || write(2, text, n) < 0)
         _exit(3);
     signal(number, SIG_DFL);

@@ -18,8 +18,12 @@ for file in fuzz/fuzz_targets/*.rs; do
     name=$(basename "$file" .rs)
     seeds=("fuzz/corpus/$name"/seed-*)
     [ -e "${seeds[0]}" ] || seeds=()
-    if ! said=$("$target/debug/$name" "$inputs" "${seeds[@]}" 2>&1); then
+    # An input that takes for ever is a finding, too.
+    status=0
+    said=$(timeout 120 "$target/debug/$name" "$inputs" "${seeds[@]}" 2>&1) || status=$?
+    if [ "$status" -ne 0 ]; then
         failed+=("$name")
+        [ "$status" -ne 124 ] || said+=$'\nnot ready after 120 s'
         printf '%s\n' "$said"
     fi
     printf '%-20s %s\n' "$name" "${said##*$'\n'}"

@@ -34,14 +34,14 @@ class Check:
                                         stderr=subprocess.STDOUT, **how)
 
     def is_over(self):
-        """Whether it has ended."""
+        """True if it has ended."""
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
         if pid:
             self.process.returncode, self.cpu = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         return bool(pid)
 
     def ended(self):
-        """Prints what it said; whether it went well."""
+        """Prints what it said; true if it went well."""
         self.output.seek(0)
         print(f"== {self.name}", flush=True)
         sys.stdout.buffer.write(self.output.read())

@@ -70,8 +70,8 @@ impl Timers {
     }
 
     /// To be added to the length of a wait, so that it ends no earlier than with the tick that its end is in.
-    /// A wait ends where most packets that it is for have just come: one that ends with the tick before costs
-    /// a tenth more delay for the same trains.
+    /// A wait ends where most packets that it is for have just come; one that ends with the tick before
+    /// misses some of them.
     pub(crate) fn rounding(scale: &GapScale) -> u64 {
         (1 << scale.shift()) - 1
     }
@@ -117,10 +117,7 @@ impl Timers {
         if due <= now.0 || due >= self.limit {
             return false;
         }
-        self.link(train, due);
-        if due < self.first {
-            self.set_first(due);
-        }
+        self.add(train, due);
         true
     }
 
@@ -145,9 +142,15 @@ impl Timers {
     #[inline(never)]
     fn move_to(&mut self, train: u32, due: u64) {
         self.unlink(train);
-        self.link(train, due);
-        if due < self.first {
-            self.set_first(due);
+        self.add(train, due);
+    }
+
+    /// Puts a train that is in no slot into that of a time, which may become the first.
+    #[inline(always)]
+    fn add(&mut self, train: u32, tick: u64) {
+        self.link(train, tick);
+        if tick < self.first {
+            self.set_first(tick);
         }
     }
 
