@@ -10,6 +10,7 @@ import sys
 import time
 
 import netns
+from live_operation import talk
 from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
@@ -320,6 +321,31 @@ def xdp_queues(case, binary, _):
         case.check(ended(case, box) is not None, "no report")
 
 
+def packet_ring_full(case, binary, scratch):
+    """The ring is full again and again, while somebody asks for counters: what the kernel dropped is counted
+    once, and stays counted."""
+    with Net() as net:
+        near, path = net.wire("a"), scratch / "ring-full"
+        graph = "a :: af_packet(interface=ma, ring=32) -> b :: af_packet(interface=mb)"
+        box = Middlebox(net, binary, "run", *JSON, "--control", path, "-e", graph).ready(2)
+        turns, each, told = 20, 100, []
+        for _ in range(turns):
+            box.child.send_signal(signal.SIGSTOP)
+            for number in range(each):
+                near.send(udp(net, number))
+            box.child.send_signal(signal.SIGCONT)
+            for _ in range(3):
+                report = talk(path, b'{"do": "report"}\n')[0]["report"]
+                told.append(counters(report, "a")[0]["dropped_by_kernel"])
+        case.equal(told, sorted(told), "what the kernel dropped, time after time")
+        report = ended(case, box)
+        if report:
+            dropped = counters(report, "a")[0]["dropped_by_kernel"]
+            case.check(dropped >= told[-1] > 0, f"{dropped} dropped in the end, {told[-1]} before")
+            seen = report["packets_in"] + dropped
+            case.check(turns * each <= seen < turns * each + 20, f"{seen} packets that came or were dropped, {turns * each} sent")
+
+
 def xdp_few_buffers(case, binary, _):
     """More packets are held than there are buffers: they are copied elsewhere, and more can come."""
     with Net() as net:
@@ -570,5 +596,5 @@ def tap_port(case, binary, _):
 
 
 LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues,
-              xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
+              packet_ring_full, xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
               datagrams_out, fanout, tap_port)

@@ -1,5 +1,7 @@
 //! The way in: the ring as a source of packets.
 
+use std::cell::Cell;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -41,12 +43,13 @@ pub struct Receiver {
     segmenter: Segmenter,
     sequence: u64,
     counts: Counts,
+    /// Packets that found no place in the ring. The kernel forgets its count when it is asked.
+    dropped: Cell<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     bytes: u64,
-    kernel_dropped: u64,
     too_long: u64,
     own: u64,
     tags: u64,
@@ -74,6 +77,7 @@ impl Receiver {
             segmenter: Segmenter::default(),
             sequence: 0,
             counts: Counts::default(),
+            dropped: Cell::new(0),
         }
     }
 
@@ -85,6 +89,12 @@ impl Receiver {
         self.offloads
     }
 
+    /// Adds what the kernel has dropped since this was last asked.
+    fn count_dropped(&self) -> io::Result<()> {
+        self.dropped.set(self.dropped.get() + self.port.socket.dropped()?);
+        Ok(())
+    }
+
     /// Once in a while: what the kernel counted, and whether somebody set the clock.
     fn look_around(&mut self, now: Nanos) -> Result<(), PortError> {
         if self.compared != Nanos(0) && now.since(self.compared) < COMPARE_EVERY {
@@ -93,7 +103,7 @@ impl Receiver {
         self.compared = now;
         self.ahead = self.clock.real_time_ahead(self.ahead);
         let failed = |what| PortError::of(&self.port.name, what);
-        self.counts.kernel_dropped += self.port.socket.dropped().map_err(failed("asking for counters"))?;
+        self.count_dropped().map_err(failed("asking for counters"))?;
         // An interface that is down may come up again; one that is gone doesn't come back.
         match self.port.socket.take_error().map_err(failed("asking for errors"))? {
             Some(_) => self.port.gone().map_or(Ok(()), Err),
@@ -234,12 +244,10 @@ impl Source for Receiver {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let Counts { bytes, kernel_dropped, too_long, own, tags, checksums, super_frames, segments, uncut } =
-            self.counts;
-        // The packets that the kernel dropped since the last look.
-        let dropped = self.port.socket.dropped().unwrap_or(0);
+        let Counts { bytes, too_long, own, tags, checksums, super_frames, segments, uncut } = self.counts;
+        let _ = self.count_dropped();
         visit("bytes", bytes);
-        visit("dropped_by_kernel", kernel_dropped + dropped);
+        visit("dropped_by_kernel", self.dropped.get());
         visit("too_long", too_long);
         visit("own_packets_ignored", own);
         visit("vlan_tags_restored", tags);
