@@ -100,12 +100,12 @@ def stream(net, near, packets):
     return packets / (time.monotonic() - since)
 
 
-def passes(case, binary, scratch, name, ports, packets, placed):
-    """So many packets through a reframer between two ports: each arrives once, those of a flow in order."""
+def passes(case, binary, scratch, name, ports, packets, placed, through="reframe(hold=100us) -> "):
+    """So many packets `through` stages between two ports: each arrives once, those of a flow in order."""
     with Net() as net:
         near = net.wire("a")
         capture = Capture(net, "b", "b0", scratch / f"{name}.pcap")
-        graph = f"in :: {ports[0]}; out :: {ports[1]}; in -> reframe(hold=100us) -> out"
+        graph = f"in :: {ports[0]}; out :: {ports[1]}; in -> {through}out"
         box = Middlebox(net, binary, "run", *JSON, "-e", graph)
         if "xdp" in ports[0]:
             ready(net, box, "ma")
@@ -164,6 +164,43 @@ def packet_stream(case, binary, scratch):
     """The same from packet socket to AF_XDP, and to a packet socket."""
     for name, out in (("af_packet to af_xdp", f"af_xdp(interface=mb, {ROOM})"), ("af_packet", "af_packet(interface=mb)")):
         passes(case, binary, scratch, name, ("af_packet(interface=ma, ring=16384)", out), PACKETS // 4, False)
+
+
+def packet_relay(case, binary, scratch):
+    """Straight from packet socket to packet socket, where packets are sent from the ring that they came in:
+    none is lost, and what has to be changed on the way is."""
+    ports = ("af_packet(interface=ma, ring=16384)", "af_packet(interface=mb)")
+    passes(case, binary, scratch, "af_packet, nothing between", ports, PACKETS // 4, False, "")
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b").ready(2)
+        # Runs of plain frames, of frames with a tag that the kernel takes out, and of both in turn.
+        tagged = lambda number: number // 200 % 3 == 1 or number // 200 % 3 == 2 and number % 2
+        sent = []
+        for number in range(3000):
+            sent.append(segment(net, number % 7, number, 100, tag=b"\x81\0\0\x09" if tagged(number) else b""))
+            near.send(sent[-1])
+            if number % 20 == 19:
+                time.sleep(0.001)
+        got = [f for _, f in far.receive(5, lambda f: b"\x0f\xa0\x13" in f[34:70], most=len(sent))]
+        case.equal(len(got), len(sent), "frames that arrived")
+        case.check(got == sent, "other frames, or in another order")
+        report = ended(case, box)
+        if report:
+            came, left = counters(report, "a")[0], counters(report, "b")[1]
+            case.equal(came["vlan_tags_restored"], sum(map(bool, map(tagged, range(3000)))), "tags put back")
+            case.equal((left["packets_sent"], left["bytes_sent"]), (report["packets_in"], came["bytes"]), "sent")
+    with Net() as net:
+        lazy(net)
+        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b; b -> a").ready(4)
+        transfer(case, net, "a", "b", "10.77.0.2")
+        transfer(case, net, "b", "a", "10.77.0.1")
+        report = ended(case, box)
+        if report:
+            case.equal(report["dropped"], {}, "dropped")
+            for name in "ab":
+                came = counters(report, name)[0]
+                case.check(came["super_frames"] > 10 and came["segments"] > 10 * came["super_frames"], f"{name}: {came}")
 
 
 def xdp_killed(case, binary, _):
@@ -595,6 +632,6 @@ def tap_port(case, binary, _):
         case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
 
 
-LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues,
+LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, packet_relay, xdp_killed, xdp_trouble, xdp_queues,
               packet_ring_full, xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
               datagrams_out, fanout, tap_port)

@@ -96,6 +96,28 @@ pub trait Source {
     }
 }
 
+/// Packets that came at one time and that a source has led straight to a port; see [`LiveSource::relay`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// When they came, by the [`LiveClock`](crate::clock::LiveClock).
+    pub arrival: Nanos,
+    /// Their time stamp; see [`PacketMeta::time`](crate::pool::PacketMeta::time).
+    pub time: Nanos,
+    /// How many they are.
+    pub packets: usize,
+}
+
+impl Came {
+    /// Appends a packet, to those that came at the same time.
+    #[inline]
+    pub fn add(all: &mut Vec<Self>, arrival: Nanos, time: Nanos) {
+        match all.last_mut() {
+            Some(last) if (last.arrival, last.time) == (arrival, time) => last.packets += 1,
+            _ => all.push(Self { arrival, time, packets: 1 }),
+        }
+    }
+}
+
 /// A source whose packets come when they come: having none now is not the end.
 pub trait LiveSource {
     /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how
@@ -112,13 +134,21 @@ pub trait LiveSource {
         now: Nanos,
     ) -> Result<usize, SourceError>;
 
-    /// Leads up to `max` packets that have come straight to a port, without a look at them: none of them
-    /// comes into the pool. `to` is what that port's half returned from
+    /// Leads up to `max` packets that have come by `now` straight to a port, without a look at them: none of
+    /// them comes into the pool. `to` is what that port's half returned from
     /// [`Transmit::relay`](crate::port::Transmit::relay), or an outlet from
-    /// [`Egress::relay`](crate::stage::Egress::relay), and counts them as sent. Returns how many came; none
-    /// where the two don't know each other, so that packets are to be polled.
-    fn relay(&mut self, _pool: &mut Pool, _to: &mut dyn Any, _max: usize) -> Option<usize> {
-        None
+    /// [`Egress::relay`](crate::stage::Egress::relay), and counts them as sent. All of them are appended to
+    /// `came`; where none are, what is there, if anything, is to be polled. Returns false where the two don't
+    /// know each other, so that all packets are.
+    fn relay(
+        &mut self,
+        _pool: &mut Pool,
+        _to: &mut dyn Any,
+        _max: usize,
+        _now: Nanos,
+        _came: &mut Vec<Came>,
+    ) -> bool {
+        false
     }
 
     /// Packets that it gives at a time at most: so many may mean that there are more.

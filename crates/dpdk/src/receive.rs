@@ -10,7 +10,7 @@ use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
-use slipstream_core::source::{LiveSource, Source, SourceError};
+use slipstream_core::source::{Came, LiveSource, Source, SourceError};
 use slipstream_core::time::Nanos;
 
 use crate::device::{Device, Options, Share};
@@ -253,8 +253,15 @@ impl LiveSource for Receiver {
     }
 
     /// Mbufs go from device to device as they are.
-    fn relay(&mut self, pool: &mut Pool, to: &mut dyn Any, max: usize) -> Option<usize> {
-        let to = to.downcast_mut::<Sender>()?;
+    fn relay(
+        &mut self,
+        pool: &mut Pool,
+        to: &mut dyn Any,
+        max: usize,
+        now: Nanos,
+        came: &mut Vec<Came>,
+    ) -> bool {
+        let Some(to) = to.downcast_mut::<Sender>() else { return false };
         pool.give_back();
         // Burst after burst, as long as one of the queues may have more.
         let (mut n, mut empty) = (0, 0);
@@ -269,7 +276,10 @@ impl LiveSource for Receiver {
             self.bytes += relayed.bytes_received;
         }
         self.count(pool, n);
-        Some(n)
+        if n > 0 {
+            came.push(Came { arrival: now, time: now, packets: n });
+        }
+        true
     }
 
     fn at_once(&self) -> usize {

@@ -5,6 +5,7 @@ use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::PacketMeta;
+use slipstream_core::source::Came;
 use slipstream_core::time::Nanos;
 use slipstream_wire::NarrowKey;
 
@@ -83,8 +84,9 @@ pub(super) struct Feed {
     events: u32,
     /// Nobody looks at the packets that were read last.
     unread: bool,
-    /// The source may lead packets straight to the port behind it.
+    /// The source may lead packets straight to the port behind it, and these it did last.
     relays: bool,
+    relayed: Vec<Came>,
     /// The shift that is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
@@ -249,12 +251,12 @@ impl Driver {
         feed.pending.clear();
         (feed.at, feed.least_ns, feed.events) = (0, 0, 0);
         feed.unread = self.stays_unread(head);
-        let relayed = self.relay(head, feed, max, now);
+        let relayed = self.relay(head, feed, max, now).unwrap_or(0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
         let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
         let n = match relayed {
-            Some(n) => n,
-            None => source.poll(&mut self.pool, &mut feed.pending, max, now)?,
+            0 => source.poll(&mut self.pool, &mut feed.pending, max, now)?,
+            n => n,
         };
         feed.ended = n == 0 && source.ended();
         feed.least_ns = source.least_ns(n);
@@ -269,7 +271,12 @@ impl Driver {
             let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return true };
             first.arrival == last.arrival && (self.now..=now).contains(&first.arrival)
         };
-        if at_once(&feed.pending.frames) {
+        if relayed > 0 {
+            for those in &feed.relayed {
+                feed.events += u32::from(those.arrival.since(before) > AT_ONCE);
+                before = those.arrival;
+            }
+        } else if at_once(&feed.pending.frames) {
             feed.events = u32::from(n > 0);
         } else {
             for frame in &mut feed.pending.frames {
@@ -291,7 +298,8 @@ impl Driver {
         if !feed.unread || !feed.relays || feed.ended || self.log.is_some() {
             return None;
         }
-        let n = self.pipeline.relay(head, &mut self.pool, now, max);
+        feed.relayed.clear();
+        let n = self.pipeline.relay(head, &mut self.pool, now, max, &mut feed.relayed);
         feed.relays = n.is_some();
         let n = n?;
         self.unread = self.unread.wrapping_add(u32::from(n > 0));

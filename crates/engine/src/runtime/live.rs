@@ -28,6 +28,7 @@ use slipstream_core::batch::{BATCH, Batch};
 use slipstream_core::clock::{self, LiveClock};
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
+use slipstream_core::source::Came;
 use slipstream_core::time::Nanos;
 use slipstream_io::cpu;
 use slipstream_stats::Histogram;
@@ -88,7 +89,7 @@ pub(super) struct Excess {
     transit: Histogram,
     since: Nanos,
     /// When the packets of the batch under way were due, their time stamps, and how many had both.
-    due: Vec<(Nanos, Nanos, u64)>,
+    due: Vec<Came>,
     last_left: Nanos,
 }
 
@@ -117,26 +118,22 @@ impl Excess {
             && pool.meta(first.buf).time == pool.meta(last.buf).time
         {
             // Neither time runs backwards: all came at once.
-            self.due.push((first.arrival, pool.meta(first.buf).time, frames.len() as u64));
-            return;
+            let (arrival, time) = (first.arrival, pool.meta(first.buf).time);
+            return self.due.push(Came { arrival, time, packets: frames.len() });
         }
         frames.iter().for_each(|f| self.leaves(pool, f.arrival, f));
     }
 
-    /// So many packets came at `now`, and have left since.
-    pub(super) fn relayed(&mut self, packets: u64, now: Nanos) {
+    /// These packets came, and have left since.
+    pub(super) fn relayed(&mut self, came: &[Came]) {
         self.due.clear();
-        self.due.push((now, now, packets));
+        self.due.extend_from_slice(came);
         self.left();
     }
 
     #[inline]
     fn leaves(&mut self, pool: &Pool, due: Nanos, frame: &Frame) {
-        let stamp = pool.meta(frame.buf).time;
-        match self.due.last_mut() {
-            Some((a, b, n)) if (*a, *b) == (due, stamp) => *n += 1,
-            _ => self.due.push((due, stamp, 1)),
-        }
+        Came::add(&mut self.due, due, pool.meta(frame.buf).time);
     }
 
     pub(super) fn set_clock(&mut self, clock: LiveClock) {
@@ -147,10 +144,10 @@ impl Excess {
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
         self.last_left = now;
-        for (due, stamp, packets) in self.due.drain(..) {
-            self.histogram.record_n(now.since(due), packets);
-            if stamp >= self.since && stamp <= now {
-                self.transit.record_n(now.since(stamp), packets);
+        for Came { arrival: due, time, packets } in self.due.drain(..) {
+            self.histogram.record_n(now.since(due), packets as u64);
+            if time >= self.since && time <= now {
+                self.transit.record_n(now.since(time), packets as u64);
             }
         }
     }

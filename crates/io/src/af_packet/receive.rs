@@ -1,5 +1,6 @@
 //! The way in: the ring as a source of packets.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 
 use slipstream_wire::{LinkType, checksum::fill_transport, classify};
 
-use super::ring::Ring;
+use super::ring::{Ring, Slot};
+use super::send::{SEND_AT_ONCE, Sender};
 use super::{Port, PortError};
 use crate::offload::{LONGEST, Offload, Segmenter};
 use slipstream_core::batch::Arrivals;
@@ -15,7 +17,7 @@ use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
-use slipstream_core::source::{LiveSource, Source, SourceError};
+use slipstream_core::source::{Came, LiveSource, Source, SourceError};
 use slipstream_core::time::Nanos;
 
 /// Interval of comparisons of the two clocks, in ns.
@@ -123,6 +125,8 @@ impl Receiver {
             arrivals.frames.push(Frame::unclassified(arrival, buf, data.len() as u32));
             counts.bytes += data.len() as u64;
         };
+        let ready = ring.ready(max);
+        let mut taken = 0;
         while n < max {
             if let Some((arrival, time)) = *cut {
                 if segmenter.next(scratch) {
@@ -133,7 +137,11 @@ impl Receiver {
                 }
                 continue;
             }
-            let Some(slot) = ring.next() else { break };
+            if taken == ready {
+                break;
+            }
+            let Some(slot) = ring.look(taken) else { break };
+            taken += 1;
             let mut offload = if *offloads { slot.offload() } else { Offload::default() };
             let mut data = slot.data();
             if slot.waits_beside()
@@ -152,9 +160,7 @@ impl Receiver {
                 counts.too_long += 1;
                 continue;
             }
-            let time = Nanos(slot.time());
-            let arrival = Nanos(time.0.saturating_add_signed(-*ahead).min(now.0)).max(*last);
-            *last = arrival;
+            let (arrival, time) = arrived(&slot, *ahead, last, now);
             if offload.is_super_frame() {
                 counts.super_frames += 1;
                 if segmenter.take(whole(data, slot.vlan(), None, scratch, counts), offload) {
@@ -169,6 +175,7 @@ impl Receiver {
             insert(pool, counts, arrival, time, data);
             n += 1;
         }
+        ring.release(taken);
         self.sequence += n as u64;
         n
     }
@@ -207,6 +214,26 @@ fn whole<'a>(
     scratch
 }
 
+/// When a packet came, by the engine's clock and by the kernel's, which is `ahead` by so many ns: never
+/// before the `last` one nor after `now`.
+#[inline]
+fn arrived(slot: &Slot<'_>, ahead: i64, last: &mut Nanos, now: Nanos) -> (Nanos, Nanos) {
+    let time = Nanos(slot.time());
+    *last = Nanos(time.0.saturating_add_signed(-ahead).min(now.0)).max(*last);
+    (*last, time)
+}
+
+/// Returns true if the ring has a packet just as it was on the wire, and all of it.
+fn is_as_sent(slot: &Slot<'_>, offloads: bool) -> bool {
+    let len = slot.data().len();
+    let whole = len > 0 && len as u64 >= u64::from(slot.wire_len()) && !slot.waits_beside();
+    whole
+        && slot.kind != libc::PACKET_OUTGOING
+        && slot.vlan().is_none()
+        && !slot.lacks_checksum()
+        && !(offloads && slot.offload().is_super_frame())
+}
+
 impl LiveSource for Receiver {
     fn poll(
         &mut self,
@@ -217,6 +244,46 @@ impl LiveSource for Receiver {
     ) -> Result<usize, SourceError> {
         self.look_around(now)?;
         Ok(self.take(pool, arrivals, max, now))
+    }
+
+    /// The kernel copies packets from where they lie in the ring to their way out. What would have to be
+    /// changed is left to be polled.
+    fn relay(
+        &mut self,
+        _: &mut Pool,
+        to: &mut dyn Any,
+        max: usize,
+        now: Nanos,
+        came: &mut Vec<Came>,
+    ) -> bool {
+        let Some(to) = to.downcast_mut::<Sender>() else { return false };
+        if self.cut.is_some() {
+            return true;
+        }
+        let ready = self.ring.ready(max);
+        let mut n = 0;
+        while n < ready {
+            let mut chunk = [&[][..]; SEND_AT_ONCE];
+            let mut same = 0;
+            let slots = (n..ready).map_while(|ahead| self.ring.look(ahead));
+            for (place, slot) in
+                chunk.iter_mut().zip(slots.take_while(|slot| is_as_sent(slot, self.offloads)))
+            {
+                let (arrival, time) = arrived(&slot, self.ahead, &mut self.last, now);
+                Came::add(came, arrival, time);
+                *place = slot.data();
+                self.counts.bytes += place.len() as u64;
+                same += 1;
+            }
+            to.relay(chunk.get(..same).unwrap_or_default());
+            n += same;
+            if same < SEND_AT_ONCE {
+                break;
+            }
+        }
+        self.ring.release(n);
+        self.sequence += n as u64;
+        true
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -4,6 +4,7 @@
 //! whose state is `KERNEL` and then sets it to `USER`; the program reads it and sets it back.
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::size_of;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::offload::{HEADER, Offload};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use slipstream_core::prefetch::{prefetch_address, prefetch_to_write};
 
 /// Bytes before the packet in a frame, at most: header, address, and what aligns the network header.
 const HEADROOM: usize = 96;
@@ -19,6 +21,8 @@ const HEADROOM: usize = 96;
 const BLOCK: usize = 1 << 16;
 /// Offset of the link-level address in a frame.
 const ADDRESS: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+/// Bytes that come from memory at a time.
+const LINE: usize = 64;
 
 /// The kernel's part of the memory of a packet socket.
 #[derive(Debug)]
@@ -34,13 +38,15 @@ pub(super) struct Ring {
 // other party, keeps to the state words, which are read and written as atomics.
 unsafe impl Send for Ring {}
 
-/// A packet in the ring; its frame goes back to the kernel when this is dropped.
+/// A packet in the ring, as long as its frame is not given back.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
-    ring: &'a mut Ring,
+    frame: NonNull<u8>,
+    frame_bytes: usize,
     header: libc::tpacket2_hdr,
     /// Kind of packet: `PACKET_HOST`, `PACKET_OUTGOING` and so on.
     pub(super) kind: u8,
+    ring: PhantomData<&'a Ring>,
 }
 
 /// The size of a ring for `frames` frames (rounded up) of packets of up to `longest` bytes.
@@ -69,23 +75,41 @@ impl Ring {
         Ok(Self { memory, bytes, frame_bytes, frames, at: 0 })
     }
 
-    fn frame(&self) -> NonNull<u8> {
+    /// The frame that comes after `ahead` others, of which there are more than that.
+    fn frame(&self, ahead: usize) -> NonNull<u8> {
+        let at = self.at + ahead;
+        let at = if at < self.frames { at } else { at % self.frames };
         // SAFETY: `at` < `frames`, and frames × frame_bytes = bytes, so that the frame lies in the mapping.
-        unsafe { self.memory.add(self.at * self.frame_bytes) }
+        unsafe { self.memory.add(at * self.frame_bytes) }
     }
 
-    fn state(&self) -> &AtomicU32 {
+    fn state(&self, ahead: usize) -> &AtomicU32 {
         // SAFETY: a frame begins with its state, a word that is aligned as frames are, in the mapping, which
         // lives as long as `self`, and which the kernel too reads and writes as a whole.
-        unsafe { AtomicU32::from_ptr(self.frame().as_ptr().cast()) }
+        unsafe { AtomicU32::from_ptr(self.frame(ahead).as_ptr().cast()) }
     }
 
-    /// The next packet, if one is there.
-    pub(super) fn next(&mut self) -> Option<Slot<'_>> {
-        if self.state().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+    /// Packets that are there, up to `max`. What is read of them first is asked for at once, since another
+    /// core wrote it: one after the other, each would be waited for.
+    pub(super) fn ready(&self, max: usize) -> usize {
+        let max = max.min(self.frames);
+        let there = |ahead: &usize| self.state(*ahead).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
+        (0..max)
+            .take_while(there)
+            .inspect(|ahead| {
+                let frame = self.frame(*ahead).as_ptr();
+                prefetch_to_write(frame);
+                prefetch_address(frame.wrapping_add(LINE));
+            })
+            .count()
+    }
+
+    /// The packet that comes after `ahead` others, if it is there.
+    pub(super) fn look(&self, ahead: usize) -> Option<Slot<'_>> {
+        if ahead >= self.frames || self.state(ahead).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        let frame = self.frame();
+        let frame = self.frame(ahead);
         // SAFETY: the frame is ours until its state is set back, its header lies in the mapping and is
         // aligned as frames are, and its fields are numbers. The address that follows lies in the frame too,
         // whose headroom has room for both.
@@ -93,7 +117,15 @@ impl Ring {
             let address = frame.add(ADDRESS).cast::<libc::sockaddr_ll>().read();
             (frame.cast::<libc::tpacket2_hdr>().read(), address.sll_pkttype)
         };
-        Some(Slot { ring: self, header, kind })
+        Some(Slot { frame, frame_bytes: self.frame_bytes, header, kind, ring: PhantomData })
+    }
+
+    /// Gives the frames of the next `packets` back to the kernel, which are there.
+    pub(super) fn release(&mut self, packets: usize) {
+        for ahead in 0..packets {
+            self.state(ahead).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.at = (self.at + packets) % self.frames;
     }
 }
 
@@ -104,27 +136,27 @@ impl Drop for Ring {
     }
 }
 
-impl Slot<'_> {
+impl<'a> Slot<'a> {
     /// The bytes that the frame has of the packet; nothing where the kernel says what can't be.
-    pub(super) fn data(&self) -> &[u8] {
+    pub(super) fn data(&self) -> &'a [u8] {
         let (start, len) = (usize::from(self.header.tp_mac), self.header.tp_snaplen as usize);
-        if start + len > self.ring.frame_bytes {
+        if start + len > self.frame_bytes {
             return &[];
         }
         // SAFETY: start + len lies within the frame, which the kernel leaves alone until it is given back,
-        // when this slot, from which is borrowed, is gone.
-        unsafe { std::slice::from_raw_parts(self.ring.frame().add(start).as_ptr(), len) }
+        // for which the ring must not be borrowed.
+        unsafe { std::slice::from_raw_parts(self.frame.add(start).as_ptr(), len) }
     }
 
     /// The header before the packet, of a socket that was told to give one.
     pub(super) fn offload(&self) -> Offload {
         let start = usize::from(self.header.tp_mac);
-        if start < HEADER + size_of::<libc::tpacket2_hdr>() || start > self.ring.frame_bytes {
+        if start < HEADER + size_of::<libc::tpacket2_hdr>() || start > self.frame_bytes {
             return Offload::default();
         }
-        // SAFETY: these bytes lie within the frame, which the kernel leaves alone until it is given back,
-        // when this slot is gone.
-        let bytes = unsafe { self.ring.frame().add(start - HEADER).cast::<[u8; HEADER]>().read() };
+        // SAFETY: these bytes lie within the frame, which the kernel leaves alone until it is given back, for
+        // which the ring must not be borrowed.
+        let bytes = unsafe { self.frame.add(start - HEADER).cast::<[u8; HEADER]>().read() };
         Offload::read(&bytes)
     }
 
@@ -157,13 +189,6 @@ impl Slot<'_> {
     /// Returns true if its sender left the transport checksum to a network card that it never met.
     pub(super) fn lacks_checksum(&self) -> bool {
         self.header.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.ring.state().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.ring.at = (self.ring.at + 1) % self.ring.frames;
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
 
-use super::sys::SEND_AT_ONCE;
+pub(super) use super::sys::SEND_AT_ONCE;
 use super::{Port, PortError};
 use crate::super_frame::{MOST, Super, Takes};
 use slipstream_wire::gro::Kind;
@@ -161,6 +161,11 @@ impl Sender {
             }
             self.send_chunk(chunk.get(..n).unwrap_or_default(), &mut waits);
         }
+    }
+
+    /// Sends up to [`SEND_AT_ONCE`] frames that are in no pool; see [`Sender::send`].
+    pub(super) fn relay(&mut self, frames: &[&[u8]]) {
+        self.send_chunk(frames, &mut { WAITS });
     }
 
     fn send_chunk(&mut self, mut frames: &[&[u8]], waits: &mut u32) {

@@ -1,5 +1,7 @@
 //! Network interfaces as ports, by packet sockets.
 
+use std::any::Any;
+
 use crate::af_packet::{Options, PortError, Sender, is_name};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
@@ -136,6 +138,10 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 impl Transmit for Sender {
     fn takes_unread(&self) -> bool {
         true
+    }
+
+    fn relay(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {

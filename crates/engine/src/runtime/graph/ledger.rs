@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::Meter;
+use slipstream_core::source::Came;
 use slipstream_core::stage::{Context, Output, Stage};
-use slipstream_core::time::Nanos;
 
 use super::contexts;
 use crate::runtime::live::Excess;
@@ -183,12 +183,12 @@ impl Ledger {
         }
     }
 
-    /// A source led packets here that came at `now`, and they have left.
-    pub(super) fn relayed(&mut self, packets: u64, now: Nanos) {
+    /// A source led these packets here, and they have left.
+    pub(super) fn relayed(&mut self, packets: u64, came: &[Came]) {
         self.relays += packets;
         self.unread(packets);
         if let Some(excess) = &mut self.excess {
-            excess.relayed(packets, now);
+            excess.relayed(came);
         }
     }
 

@@ -33,7 +33,7 @@ pub use self::ledger::Tally;
 pub use self::report::StageReport;
 pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
 use super::operator::Visits;
-use slipstream_core::source::Source;
+use slipstream_core::source::{Came, Source};
 
 /// Maximum number of routers that a packet passes: its time to live is counted down at each.
 const MOST_HOPS: u32 = 255;
@@ -316,15 +316,25 @@ impl Pipeline {
         });
     }
 
-    /// Leads packets of a live source straight to the port behind it, up to `max`; returns how many. None
-    /// where they are to be polled.
-    pub(super) fn relay(&mut self, head: usize, pool: &mut Pool, now: Nanos, max: usize) -> Option<usize> {
+    /// Leads packets of a live source straight to the port behind it, up to `max`, and appends them to
+    /// `came`; returns how many. None where all are to be polled.
+    pub(super) fn relay(
+        &mut self,
+        head: usize,
+        pool: &mut Pool,
+        now: Nanos,
+        max: usize,
+        came: &mut Vec<Came>,
+    ) -> Option<usize> {
         let Self { heads, nodes, .. } = self;
         let head = heads.get_mut(head).filter(|head| head.leads_alone)?;
         let node = nodes.get_mut(head.edge.node)?;
-        let n = head.source.live()?.relay(pool, node.stage.egress()?.relay()?, max)?;
+        if !head.source.live()?.relay(pool, node.stage.egress()?.relay()?, max, now, came) {
+            return None;
+        }
+        let n = came.iter().map(|those| those.packets).sum();
         if n > 0 {
-            node.ledger.relayed(n as u64, now);
+            node.ledger.relayed(n as u64, came);
         }
         Some(n)
     }
