@@ -15,8 +15,11 @@ impl Nat {
     /// for, or a router before it, which has no external address of its own and takes the host's.
     pub(super) fn outbound_error(&self, outer: NarrowKey, quoted: NarrowKey, now: Nanos) -> Verdict {
         let (from, about) = (Tuple::of(outer), Tuple::of(quoted));
-        let Some(external) = self.quoted_outside(&about, now) else {
-            let ours = self.mappings.translates(&self.config, about.dst);
+        // An error goes to the source of the packet that it is about.
+        let known = self.quoted_outside(&about, now).filter(|_| from.dst == about.src);
+        let Some(external) = known else {
+            let inside = |address| self.mappings.translates(&self.config, address);
+            let ours = inside(from.src) || inside(about.dst) || self.mappings.owns(from.dst);
             return if ours { Verdict::Drop(DropReason::UnknownError) } else { Verdict::Pass };
         };
         let outer_src = self.mappings.whole_external(from.src).unwrap_or(external.dst);
@@ -35,7 +38,7 @@ impl Nat {
     /// An error from outside about a packet that came from inside. Its source stays: the router that sent it.
     pub(super) fn inbound_error(&self, outer: NarrowKey, quoted: NarrowKey, now: Nanos) -> Verdict {
         let (to, about) = (Tuple::of(outer), Tuple::of(quoted));
-        match self.quoted_inside(&about, now) {
+        match self.quoted_inside(&about, now).filter(|_| to.dst == about.src) {
             Some(inside) => {
                 let new_outer = key_of(ICMP, to.src, 0, inside.src, 0);
                 Verdict::Error(ErrorRewrite::between([outer, new_outer], [quoted, inside.key()]))

@@ -212,6 +212,43 @@ fn errors_from_inside_leave_as_from_the_host_s_external_address() {
     assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::UnknownError));
 }
 
+/// What an error quotes is the sender's word only: it leads neither packets of others to an inside host nor
+/// anything out as it is.
+#[test]
+fn errors_that_are_for_somebody_else_lead_nowhere() {
+    let net = |text: &str| text.parse().unwrap();
+    let host = 0x0a00_0005;
+    let settings = NatConfig {
+        inside: vec![net("10.0.0.0/24")],
+        statics: vec![StaticMapping::Address { inside: host.into(), external: (EXT + 7).into() }],
+        ..config()
+    };
+    let mut nat = Nat::new(&settings).unwrap();
+    let mut request = ipv4(17, A, R, &udp(5000, 53, b"abc"));
+    send(&mut nat, Side::Inside, &mut request, NOW);
+    let unknown = Verdict::Drop(DropReason::UnknownError);
+    let mut tell =
+        |side, from, to, about: &[u8]| send(&mut nat, side, &mut ipv4(1, from, to, &error(3, 4, about)), NOW);
+    // From outside: about a session of A, to an address that is not the NAT's, and to that of another host.
+    assert_eq!(tell(Side::Outside, R, 0xcb00_7163, &request), Verdict::Pass);
+    assert_eq!(tell(Side::Outside, R, EXT + 7, &request), unknown);
+    assert!(matches!(tell(Side::Outside, R, EXT, &request), Verdict::Error(_)));
+    // From inside: about packets that never came, by a host with a mapping, one without, and one with an
+    // address of its own.
+    let foreign = ipv4(17, R, 0xcb00_7105, &udp(53, 1000, b"abc"));
+    for sender in [A, B, host] {
+        for to in [R, EXT] {
+            assert_eq!(tell(Side::Inside, sender, to, &foreign), unknown);
+        }
+    }
+    // About one that came, to somebody who did not send it.
+    let came = ipv4(17, R, A, &udp(53, 5000, b"abc"));
+    assert_eq!(tell(Side::Inside, A, R + 1, &came), unknown);
+    assert!(matches!(tell(Side::Inside, A, R, &came), Verdict::Error(_)));
+    // Those of hosts that the NAT has nothing to do with pass.
+    assert_eq!(tell(Side::Inside, 0xcb00_7105, R, &foreign), Verdict::Pass);
+}
+
 #[test]
 fn an_error_keeps_nothing_alive_and_ends_nothing() {
     let mut nat = Nat::new(&config()).unwrap();

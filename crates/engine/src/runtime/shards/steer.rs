@@ -124,9 +124,13 @@ impl Externals {
 /// Fragments of one datagram, and where the first of them went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Datagram {
-    key: [u8; 11],
+    key: DatagramKey,
     shard: u32,
 }
+
+/// The addresses of a datagram, each in front of zeros where they are of IPv4, its identification, and its
+/// protocol, which only IPv4 tells datagrams apart by.
+type DatagramKey = ([[u8; 16]; 2], u32, u8);
 
 /// Leads packets of one source to shards.
 #[derive(Debug)]
@@ -195,6 +199,7 @@ impl Steer {
                 destination: destination.bytes(),
                 payload: &payload,
                 fragment: None,
+                extended: false,
             };
             return Some(self.connection(&ends) % self.shards);
         };
@@ -239,16 +244,15 @@ impl Steer {
         }
     }
 
-    fn of_fragment(&mut self, ends: &Ends<'_>, id: [u8; 2], first: bool) -> u32 {
-        let mut key = [0; 11];
-        let (source, destination, rest) = (key.split_at_mut(4), ends.source, ends.destination);
-        if destination.len() == 4 && rest.len() == 4 {
-            source.0.copy_from_slice(destination);
-            let (to, rest_of_key) = source.1.split_at_mut(4);
-            to.copy_from_slice(rest);
-            rest_of_key.copy_from_slice(&[id[0], id[1], ends.protocol]);
+    fn of_fragment(&mut self, ends: &Ends<'_>, id: u32, first: bool) -> u32 {
+        let mut addresses = [[0; 16]; 2];
+        for (to, from) in addresses.iter_mut().zip([ends.source, ends.destination]) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         }
-        let at = key.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)));
+        let protocol = if ends.source.len() == 4 { ends.protocol } else { 0 };
+        let key = (addresses, id, protocol);
+        let bytes = addresses.as_flattened().iter().copied().chain(id.to_be_bytes()).chain([protocol]);
+        let at = bytes.fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
         let own = self.of_packet(ends);
         let Some(place) = self.datagrams.get_mut(spread::address(&at.to_be_bytes()) as usize % DATAGRAMS)
         else {
@@ -308,14 +312,13 @@ impl Octets {
 
 /// The packet that an ICMP error tells of.
 fn error<'a>(ends: &Ends<'a>) -> Option<Ends<'a>> {
+    if ends.fragment.is_some_and(|(_, first)| !first) {
+        return None;
+    }
     let (kind, rest) = (*ends.payload.first()?, ends.payload.get(8..)?);
     match ends.protocol {
-        ICMP if matches!(kind, 3 | 4 | 11 | 12) => Ends::of_ipv4(rest),
-        ICMP6 if kind < 128 => {
-            let (source, destination) = (rest.get(8..24)?, rest.get(24..40)?);
-            let (protocol, payload) = (*rest.get(6)?, rest.get(40..)?);
-            Some(Ends { protocol, source, destination, payload, fragment: None })
-        }
+        ICMP if matches!(kind, 3 | 4 | 5 | 11 | 12) => Ends::of_ipv4(rest),
+        ICMP6 if kind < 128 => Ends::of_ipv6(rest),
         _ => None,
     }
 }
@@ -388,6 +391,37 @@ mod tests {
         error
     }
 
+    /// An IPv6 packet of UDP with these headers in front of it, each by its number.
+    fn udp6(from: ([u8; 16], u16), to: ([u8; 16], u16), headers: &[(u8, Vec<u8>)]) -> Vec<u8> {
+        let mut numbers: Vec<u8> = headers.iter().map(|header| header.0).collect();
+        numbers.push(UDP);
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 48, numbers[0], 64]);
+        frame.extend(from.0);
+        frame.extend(to.0);
+        for ((_, header), next) in headers.iter().zip(&numbers[1..]) {
+            frame.push(*next);
+            frame.extend(header);
+        }
+        frame.extend(from.1.to_be_bytes());
+        frame.extend(to.1.to_be_bytes());
+        frame.extend([0; 12]);
+        frame
+    }
+
+    /// A header of options or of authentication, without its first byte.
+    fn extensions() -> impl Strategy<Value = Vec<(u8, Vec<u8>)>> {
+        let one = (prop::sample::select(vec![0u8, 43, 51, 60, 135]), 0u8..4);
+        let header = |(number, length): (u8, u8)| {
+            let bytes =
+                if number == 51 { (usize::from(length) + 2) * 4 } else { (usize::from(length) + 1) * 8 };
+            let mut header = vec![0; bytes - 1];
+            header[0] = length;
+            (number, header)
+        };
+        prop::collection::vec(one.prop_map(header), 0..4)
+    }
+
     fn hashes() -> impl Strategy<Value = Hash> {
         prop_oneof![Just(Hash::Filter), Just(Hash::Rss)]
     }
@@ -407,13 +441,16 @@ mod tests {
         #[test]
         fn connections_meet(
             a: [u8; 4], b: [u8; 4], p: u16, q: u16, shards in 1u32..9, id: [u8; 2], hash in hashes(),
+            kind in prop::sample::select(vec![3u8, 4, 5, 11, 12]),
         ) {
             let mut steer = Steer::new(shards, By::Connection, hash, Externals::default());
             let (there, back) = (udp((a, p), (b, q)), udp((b, q), (a, p)));
             let shard = steer.shard(&there);
             prop_assert!(shard < shards);
             prop_assert_eq!(steer.shard(&back), shard);
-            prop_assert_eq!(steer.shard(&about(&there)), shard);
+            let mut error = about(&there);
+            error[34] = kind;
+            prop_assert_eq!(steer.shard(&error), shard);
             let entry = |source, destination| EntryEnds { protocol: UDP, source, destination, external: None };
             let (one, other) = ((IpAddr::from(a), p), (IpAddr::from(b), q));
             prop_assert_eq!(steer.of_entry(&entry(one, other), None), Some(shard));
@@ -424,6 +461,37 @@ mod tests {
             rest[18..22].copy_from_slice(&[id[0], id[1], 0, 9]);
             rest[34..].fill(0xee);
             prop_assert_eq!((steer.shard(&first), steer.shard(&rest)), (shard, shard));
+        }
+
+        /// So do those of IPv6, whatever headers stand before the ports.
+        #[test]
+        fn connections_meet_behind_extension_headers(
+            a: [u8; 16], b: [u8; 16], p: u16, q: u16, shards in 1u32..9, id: [u8; 4], hash in hashes(),
+            before in extensions(), behind in extensions(),
+        ) {
+            let mut steer = Steer::new(shards, By::Connection, hash, Externals::default());
+            let shard = steer.shard(&udp6((a, p), (b, q), &[]));
+            let all = [&before[..], &behind[..]].concat();
+            prop_assert_eq!(steer.shard(&udp6((b, q), (a, p), &all)), shard);
+            let fragment = |offset: [u8; 2]| {
+                let header = (44, [&[0][..], &offset, &id].concat());
+                [&before[..], &[header], &behind[..]].concat()
+            };
+            prop_assert_eq!(steer.shard(&udp6((a, p), (b, q), &fragment([0, 0]))), shard, "whole");
+            prop_assert_eq!(steer.shard(&udp6((a, p), (b, q), &fragment([0, 1]))), shard, "the first part");
+            let mut rest = udp6((a, p), (b, q), &fragment([0, 0x18]));
+            let header = 54 + before.iter().map(|header| header.1.len() + 1).sum::<usize>();
+            rest[header] = 60;
+            rest[header + 8..].fill(0xee);
+            prop_assert_eq!(steer.shard(&rest), shard, "a later part");
+            // An error about it, to its source.
+            let sent = udp6((a, p), (b, q), &all);
+            let mut error = udp6(([9; 16], 0), (a, 0), &[]);
+            error[20] = ICMP6;
+            error.truncate(54);
+            error.extend([1, 4, 0, 0, 0, 0, 0, 0]);
+            error.extend(&sent[14..]);
+            prop_assert_eq!(steer.shard(&error), shard, "an error");
         }
 
         /// Answers to what a NAT sends with a port of its own part come back to its shard, errors about it
