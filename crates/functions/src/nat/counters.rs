@@ -83,7 +83,7 @@ pub struct NatCounters {
     pub mappings_made: u64,
     /// Dynamic mappings given up.
     pub mappings_released: u64,
-    /// Packets (or trains) from outside that a mapping let in, of no session.
+    /// Packets from outside that a mapping let in, of no session.
     pub unsolicited: u64,
 }
 

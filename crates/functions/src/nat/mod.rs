@@ -213,7 +213,12 @@ impl Nat {
     #[inline]
     pub fn inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let verdict = match packet.kind {
-            Kind::Opens | Kind::Reply => self.inbound_session(packet, now),
+            Kind::Opens | Kind::Reply => {
+                let verdict = self.inbound_session(packet, now);
+                self.counters.unsolicited +=
+                    u64::from(matches!(verdict, Verdict::Rewrite { session: NONE, .. }));
+                verdict
+            }
             Kind::Error(quoted) => self.inbound_error(packet.key, quoted, now),
             Kind::LaterFragment => self.later_fragment(packet, Side::Outside),
         };

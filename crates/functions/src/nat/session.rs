@@ -240,7 +240,6 @@ impl Nat {
                 self.mappings.keep(mapping, now.after(self.config.timeouts.udp));
             }
         }
-        self.counters.unsolicited += 1;
         let inside = Tuple { dst: address, dst_port: port, ..to }.key();
         Verdict::Rewrite { rewrite: Rewrite::between(packet.key, inside), session: NONE }
     }

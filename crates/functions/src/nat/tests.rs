@@ -159,6 +159,7 @@ fn a_hairpin_turns_packets_back_inside() {
         &ipv4(1, EXT, A, &error(3, 3, &sent_by_a)),
     );
 
+    assert_eq!(nat.counters().unsolicited, 0, "nothing came from outside");
     let mut straight = Nat::new(&NatConfig { hairpin: false, ..config() }).unwrap();
     let mut packet = ipv4(17, A, EXT, &udp(5000, 4000, b"hi"));
     assert_eq!(send(&mut straight, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::Hairpin));
