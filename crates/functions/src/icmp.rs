@@ -72,7 +72,8 @@ pub enum Silent {
     /// It is an ICMP error itself, or a redirect.
     #[error("no error about an ICMP error")]
     Error,
-    /// A fragment other than the first of its datagram.
+    /// A fragment other than the first of its datagram; of IPv6 only where the error is not about its way, or
+    /// it may be a part of an ICMPv6 error.
     #[error("no answer to a later fragment")]
     Fragment,
     /// It was sent to many: multicast or broadcast, by IP or by link layer.
@@ -116,8 +117,7 @@ pub fn answer(
 ) -> Result<(), Silent> {
     out.clear();
     let headers = classify(LinkType::RawIp, packet).map_err(|_| Silent::Unreadable)?;
-    let too_big = matches!(message, Message::TooBig { .. });
-    may_answer(packet, &headers, link, too_big)?;
+    may_answer(packet, &headers, link, Some(message))?;
     let quoted = packet.get(..ip_length(packet, &headers).min(packet.len())).ok_or(Silent::Unreadable)?;
     match (source, headers.key.src()) {
         (IpAddr::V4(source), IpAddr::V4(to)) => {
@@ -148,7 +148,7 @@ pub fn reset(packet: &[u8], link: Link, out: &mut Vec<u8>) -> Result<(), Silent>
     if headers.key.protocol() != TCP {
         return Err(Silent::Reset);
     }
-    may_answer(packet, &headers, link, false)?;
+    may_answer(packet, &headers, link, None)?;
     let segment = tcp_segment(packet, &headers).ok_or(Silent::Unreadable)?;
     if headers.tcp_flags & RST != 0 {
         return Err(Silent::Reset);
@@ -174,12 +174,25 @@ pub fn reset(packet: &[u8], link: Link, out: &mut Vec<u8>) -> Result<(), Silent>
 }
 
 /// RFC 1812 §4.3.2.7 and RFC 4443 §2.4 e.
-fn may_answer(packet: &[u8], headers: &Headers, link: Link, too_big: bool) -> Result<(), Silent> {
+fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Message>) -> Result<(), Silent> {
     let v6 = headers.flags.has(Flags::IPV6);
     let (src, dst) = (headers.key.src(), headers.key.dst());
-    if headers.flags.has(Flags::FRAGMENT) && !is_first_fragment(packet, headers) {
+    let later = headers.flags.has(Flags::FRAGMENT) && !is_first_fragment(packet, headers);
+    // Only IPv4 has no error about a later fragment. But there may be an ICMPv6 error in it, and what is no
+    // matter of the way is said about the first one.
+    let of_the_way = matches!(
+        message,
+        Some(
+            Message::TimeExceeded
+                | Message::TooBig { .. }
+                | Message::NetUnreachable
+                | Message::HostUnreachable
+        )
+    );
+    if later && !(v6 && of_the_way && headers.key.protocol() != ICMPV6) {
         return Err(Silent::Fragment);
     }
+    let too_big = matches!(message, Some(Message::TooBig { .. }));
     let kind = packet.get(usize::from(headers.l4)).copied();
     match (headers.key.protocol(), v6, kind) {
         (ICMP, false, Some(3 | 4 | 5 | 11 | 12)) | (ICMPV6, true, Some(0..=127 | 137)) => {

@@ -131,6 +131,17 @@ fn what_is_never_answered() {
         answer(Message::TimeExceeded, &ok, Link::Unicast, router(&ok6), &mut out),
         Err(Silent::Version)
     );
+    // A later fragment of IPv6 is, where it is too long or comes too far.
+    let fragment = |protocol| {
+        let header = [protocol, 0, 0, 9, 0, 0, 0, 1];
+        ipv6(44, six(1), six(2), &[&header[..], b"payload."].concat())
+    };
+    for message in [Message::TimeExceeded, Message::TooBig { mtu: 1280 }, Message::NetUnreachable] {
+        assert!(answered(message, &fragment(17)).is_ok());
+        assert_eq!(answered(message, &fragment(58)), Err(Silent::Fragment));
+        let later = ipv4_fragment(17, A, B, 3, &[], b"payload.");
+        assert_eq!(answered(message, &later), Err(Silent::Fragment));
+    }
     // Echoes and first fragments are; and multicast of IPv6 is where it is too big.
     assert!(answered(Message::TimeExceeded, &ipv4(1, A, B, &echo(8, 1, b""))).is_ok());
     assert!(answered(Message::TimeExceeded, &ipv4_fragment(17, A, B, 0x2000, &[], &data)).is_ok());

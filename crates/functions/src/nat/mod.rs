@@ -58,6 +58,7 @@ use self::operate::Sweep;
 use self::session::Session;
 use super::table::{Index, Table};
 use slipstream_core::operate::Events;
+use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 
 /// The verdict about a packet.
@@ -67,7 +68,7 @@ pub enum Verdict {
     Rewrite {
         /// The change; the same for all packets of its flow while the session or the mapping lives.
         rewrite: Rewrite,
-        /// The session, for [`Nat::observe`]; [`NONE`](super::table::NONE) where it has none.
+        /// The session, for [`Nat::observe`]; [`NONE`] where it has none.
         session: u32,
     },
     /// An ICMP error goes on, rewritten.
