@@ -77,10 +77,14 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
         return None;
     }
     let from = frame.get(6..).and_then(<[u8]>::first_chunk).copied()?;
-    let own = |option| link_layer(message.get(24..)?, option);
+    let options = Options::all(message.get(24..)?)?;
     match *message.first()? {
         SOLICITATION => {
-            let source = own(1).filter(|_| !src.is_unspecified());
+            let source = options.link_layer(1);
+            // Who has no address yet asks the group of the address that it would have, and can't be told.
+            if src.is_unspecified() && (source.is_some() || dst != solicited_node(target).0) {
+                return None;
+            }
             // To who has no address yet, the answer goes to all nodes.
             let (to, at) =
                 if src.is_unspecified() { (ALL_NODES, ALL_NODES_MAC) } else { (src, source.unwrap_or(from)) };
@@ -97,32 +101,47 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
             if solicited && dst.is_multicast() {
                 return None;
             }
-            // An answer to a question of ours may leave the option out.
-            let mac = own(2).or(solicited.then_some(from));
-            Some(Says {
-                sender: mac.map(|mac| (target.into(), mac)),
-                wants: None,
-                reply_to: (src.into(), from),
-                claim: if flags & OVERRIDE != 0 { Claim::Known } else { Claim::Weak },
-            })
+            // An answer to a question that was sent to the known Ethernet address may leave the option out.
+            let told = options.link_layer(2);
+            let mac = told.or(solicited.then_some(from));
+            let claim = match told {
+                None => Claim::Same,
+                Some(_) if flags & OVERRIDE != 0 => Claim::Known,
+                Some(_) => Claim::Weak,
+            };
+            let sender = mac.map(|mac| (target.into(), mac));
+            Some(Says { sender, wants: None, reply_to: (src.into(), from), claim })
         }
         _ => None,
     }
 }
 
-/// The Ethernet address in an option of this type.
-fn link_layer(mut options: &[u8], kind: u8) -> Option<Mac> {
-    while let [found, length, ..] = options {
-        let length = usize::from(*length) * 8;
-        if length == 0 {
-            return None;
+/// Options of a message (RFC 4861 §4.6), each with its type and length.
+#[derive(Clone, Copy, Debug)]
+struct Options<'a>(&'a [u8]);
+
+impl<'a> Options<'a> {
+    /// None where one has no length, or ends behind the message.
+    fn all(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = bytes;
+        while let Some(length) = rest.get(1) {
+            let length = usize::from(*length) * 8;
+            rest = rest.get(length..).filter(|_| length > 0)?;
         }
-        if *found == kind && length == 8 {
-            return options.get(2..)?.first_chunk::<6>().copied().filter(|mac| mac[0] & 1 == 0);
-        }
-        options = options.get(length..)?;
+        rest.is_empty().then_some(Self(bytes))
     }
-    None
+
+    /// The Ethernet address in an option of this type.
+    fn link_layer(&self, kind: u8) -> Option<Mac> {
+        let mut rest = self.0;
+        while let [found, length, body @ ..] = rest {
+            if (*found, *length) == (kind, 1) {
+                return body.first_chunk::<6>().copied().filter(|mac| mac[0] & 1 == 0);
+            }
+            rest = rest.get(usize::from(*length) * 8..)?;
+        }
+        None
+    }
 }
 
 /// Asks who has `address`: all, or the one who had it.
@@ -260,6 +279,38 @@ mod tests {
             assert_eq!(read_discovery(&out[..len], 14, 54), None);
             assert_eq!(read_arp(&out[..len]), None);
         }
+        // Bytes from the Ethernet header on that are other ones, with the right checksum: options without a
+        // length and ones that are too long; a question of one without an address that tells it, or that is
+        // sent to another group.
+        let changed = |message: &[u8], changes: &[(usize, &[u8])]| {
+            let mut frame = message.to_vec();
+            for (at, bytes) in changes {
+                frame[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            let headers = classify(LinkType::Ethernet, &frame).unwrap();
+            fill_transport(&mut frame, &headers);
+            read_discovery(&frame, 14, 54)
+        };
+        assert!(changed(&out, &[]).is_some());
+        let nobody: &[u8] = &[0; 16];
+        for changes in
+            [&[(79, &[0][..])][..], &[(79, &[2])], &[(22, nobody)], &[(22, nobody), (53, &[8]), (78, &[14])]]
+        {
+            assert_eq!(changed(&out, changes), None, "{changes:?}");
+        }
+        let asks = changed(&out, &[(22, nobody), (78, &[14])]).unwrap();
+        assert_eq!((asks.sender, asks.reply_to.0), (None, ALL_NODES.into()));
+        // An answer that doesn't tell the Ethernet address is none to a question that was sent to all.
+        let mut told = Vec::new();
+        answer(
+            B,
+            "2001:db8::7".parse().unwrap(),
+            (interface().source("2001:db8::9".parse().unwrap()).unwrap(), A),
+            true,
+            &mut told,
+        );
+        assert_eq!(changed(&told, &[]).unwrap().claim, Claim::Known);
+        assert_eq!(changed(&told, &[(78, &[14])]).unwrap().claim, Claim::Same);
         question(&interface(), "10.0.0.7".parse().unwrap(), None, &mut out);
         for (at, value) in [(15, 6), (16, 9), (18, 5), (21, 3), (22, 3), (28, 224)] {
             let mut wrong = out.clone();

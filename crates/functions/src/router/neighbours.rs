@@ -98,6 +98,9 @@ pub(super) enum Claim {
     New,
     /// It counts for one that is known or asked for.
     Known,
+    /// It counts for one that is known at the same address: without an option that tells it (RFC 4861
+    /// §7.2.5).
+    Same,
     /// It counts for one that is asked for. Where another address is known that one stays (RFC 4861 §7.2.5:
     /// an advertisement without the Override flag).
     Weak,
@@ -420,9 +423,15 @@ impl Neighbours {
             }
             None => return None,
         };
-        let &Neighbour { state: before, open, until: counted, .. } = self.table.get(id)?;
+        let &Neighbour { state: before, open, until: counted, mac: at, .. } = self.table.get(id)?;
+        let known = matches!(before, State::Known | State::Probed);
+        if claim == Claim::Same && !(known && at == mac) {
+            return None;
+        }
         let needed = match before {
             State::Fixed => return None,
+            // A gateway that was never needed, or gave no answer: nobody asked.
+            State::Unknown if claim != Claim::New => return None,
             State::Unknown => false,
             State::Known => self.table.deadline(id) > counted,
             State::Asked(_) | State::Probed => true,
@@ -444,7 +453,6 @@ impl Neighbours {
             return Some(frames);
         }
         let neighbour = self.table.get_mut(id)?;
-        let known = matches!(before, State::Known | State::Probed);
         if claim == Claim::Weak && known && neighbour.mac != mac {
             // If it was confirmed, the next packet has it asked again.
             if needed {

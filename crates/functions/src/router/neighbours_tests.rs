@@ -253,3 +253,29 @@ fn closed_questions_take_no_memory() {
     assert!(all.links[0].order.len() <= 4 * OPEN as usize);
     assert_eq!((all.ask(first, Nanos(1)), all.counters.displaced), (Known::Waits, 0));
 }
+
+/// What nobody asked for says nothing about a gateway that was not needed yet, or gave no answer; nor does an
+/// answer without an address about one that is asked for.
+#[test]
+fn only_answers_count() {
+    let mut all = Neighbours::new(SETTINGS, 1);
+    let gateway = all.pin(0, address(9), None, Nanos(0)).unwrap();
+    for claim in [Claim::Known, Claim::Weak, Claim::Same] {
+        assert!(all.heard(0, address(9), MAC, claim, Nanos(1)).is_none());
+        assert_eq!(all.table.get(gateway).unwrap().state, State::Unknown);
+    }
+    assert_eq!(all.ask(gateway, Nanos(2)), Known::Asks);
+    assert!(all.heard(0, address(9), MAC, Claim::Same, Nanos(3)).is_none());
+    assert_eq!(all.ask(gateway, Nanos(3)), Known::Waits);
+    assert!(all.heard(0, address(9), MAC, Claim::Known, Nanos(4)).is_some());
+    assert_eq!(all.ask(gateway, Nanos(5)), Known::At(MAC));
+    // By then it is known: the same counts again for as long, another one not.
+    assert!(all.heard(0, address(9), MAC, Claim::Same, Nanos(50)).is_none());
+    assert!(all.heard(0, address(9), [4; 6], Claim::Same, Nanos(60)).is_none());
+    assert_eq!(all.ask(gateway, Nanos(150)), Known::At(MAC));
+    assert_eq!(all.ask(gateway, Nanos(151)), Known::Doubtful(MAC));
+    // One that asks for us tells where it is.
+    let other = all.pin(0, address(8), None, Nanos(0)).unwrap();
+    assert!(all.heard(0, address(8), MAC, Claim::New, Nanos(160)).is_none());
+    assert_eq!(all.ask(other, Nanos(161)), Known::At(MAC));
+}
