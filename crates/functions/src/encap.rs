@@ -8,6 +8,7 @@ use slipstream_wire::protocol::{IPV4, IPV6};
 
 use super::bytes::be16;
 use super::fragment::{self, Fragment};
+use slipstream_core::pool::Lengths;
 
 /// Why a packet can't be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,9 +20,12 @@ pub enum EncapError {
         /// Longest inner packet that the tunnel takes, in bytes.
         mtu: u16,
     },
-    /// Neither IPv4 nor IPv6, or its header was not captured.
+    /// Neither IPv4 nor IPv6, its header was not captured, or it tells of another length than it can have.
     #[error("no IP packet")]
     NotIp,
+    /// Its time to live, or hop limit, is 0 (RFC 2003 §3.1, RFC 2473 §3.1).
+    #[error("the packet's time to live is over")]
+    Expired,
 }
 
 /// An outer header.
@@ -81,19 +85,30 @@ struct Inner {
 }
 
 impl Inner {
-    fn read(packet: &[u8]) -> Option<Self> {
-        let first = be16(packet, 0)?;
-        match first >> 12 {
+    /// Of a packet that has at most so many bytes here. One whose header says nothing, as offloads leave it,
+    /// has them all.
+    fn read(packet: &[u8], here: u32) -> Result<Self, EncapError> {
+        let field = |at| be16(packet, at).ok_or(EncapError::NotIp);
+        let first = field(0)?;
+        let (said, least, life, inner) = match first >> 12 {
             4 => {
-                let whole = be16(packet, 6)? & 0x4000 != 0;
-                Some(Self { length: be16(packet, 2)?, protocol: IPV4, tos: first as u8, whole })
+                let whole = field(6)? & 0x4000 != 0;
+                let inner = Self { length: 0, protocol: IPV4, tos: first as u8, whole };
+                (u32::from(field(2)?), u32::from(first >> 8 & 15) * 4, field(8)? >> 8, inner)
             }
             6 => {
-                let length = be16(packet, 4)?.checked_add(40)?;
-                Some(Self { length, protocol: IPV6, tos: (first >> 4) as u8, whole: true })
+                let inner = Self { length: 0, protocol: IPV6, tos: (first >> 4) as u8, whole: true };
+                let payload = Some(u32::from(field(4)?)).filter(|payload| *payload > 0);
+                (payload.map_or(0, |payload| payload + 40), 40, field(6)? & 0xff, inner)
             }
-            _ => None,
+            _ => return Err(EncapError::NotIp),
+        };
+        if life == 0 {
+            return Err(EncapError::Expired);
         }
+        let length = if said == 0 { here } else { said };
+        let length = u16::try_from(length).ok().filter(|length| (least..=here).contains(&u32::from(*length)));
+        Ok(Self { length: length.ok_or(EncapError::NotIp)?, ..inner })
     }
 
     /// Returns true if the outer packet may be fragmented where it is too long. IPv4 says so itself (RFC 2003
@@ -126,19 +141,19 @@ impl Tunnel {
         }
     }
 
-    /// The header to put before `packet`, an IP packet. `ident` is its IPv4 identification where it may be
+    /// The header to put before `packet`, a whole IP packet. `ident` is its IPv4 identification where it may be
     /// fragmented, the lower half of it: a counter does (RFC 6864 §4.1: what may not be needs none).
     ///
     /// # Errors
     /// [`EncapError`] for a packet that does not fit, or is not IP.
     pub fn header(&self, packet: &[u8], ident: u32) -> Result<Outer, EncapError> {
-        self.header_of(packet, 0, ident)
+        let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.header_of(packet, Lengths { wire: len, here: len, elsewhere: 0 }, ident)
     }
 
-    /// The same for a packet that has `elsewhere` bytes beyond its own length, as in
-    /// [`Lengths`](slipstream_core::pool::Lengths).
-    pub(crate) fn header_of(&self, packet: &[u8], elsewhere: i64, ident: u32) -> Result<Outer, EncapError> {
-        let inner = Inner::read(packet).ok_or(EncapError::NotIp)?;
+    /// The same for a packet of these lengths from its IP header on.
+    pub(crate) fn header_of(&self, packet: &[u8], lengths: Lengths, ident: u32) -> Result<Outer, EncapError> {
+        let (inner, elsewhere) = (Inner::read(packet, lengths.here)?, lengths.elsewhere);
         let is_oversize = |mtu: u16, outer: i64| i64::from(inner.length) + elsewhere + outer > i64::from(mtu);
         match *self {
             Self::V4 { src, dst, mtu, ttl } => {
@@ -321,5 +336,30 @@ mod tests {
         for bad in [&[][..], &[0x45], &[0x45, 0, 0, 28], &[0x50; 40]] {
             assert_eq!(tunnel.header(bad, 0), Err(EncapError::NotIp));
         }
+    }
+
+    /// A header that says nothing of the length stands for all that is there; one that says what can't be,
+    /// or whose time is over, is not sent on.
+    #[test]
+    fn lengths_and_times_that_cannot_be() {
+        let tunnel = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 1500).unwrap();
+        let four = packet4(17, 1, 2, &udp(3, 4, b"abcdef"));
+        let six = packet6(17, six(7), six(8), &udp(3, 4, b"abcdef"));
+        let len = |packet: &[u8]| tunnel.header(packet, 0).map(|outer| be16(outer.bytes(), 2).unwrap());
+        for (packet, at, life, header) in [(&four, 2, 8, 0), (&six, 4, 7, 40)] {
+            let with = |at: usize, value: &[u8]| {
+                let mut other = packet.clone();
+                other[at..at + value.len()].copy_from_slice(value);
+                len(&other)
+            };
+            let all = packet.len() as u16;
+            assert_eq!(with(at, &[0, 0]), Ok(all + 20));
+            assert_eq!(with(at, &(all - 1 - header).to_be_bytes()), Ok(all + 19));
+            assert_eq!(with(at, &(all + 1 - header).to_be_bytes()), Err(EncapError::NotIp));
+            assert_eq!(with(life, &[0]), Err(EncapError::Expired));
+        }
+        let mut short = four;
+        short[2..4].copy_from_slice(&19u16.to_be_bytes());
+        assert_eq!(len(&short), Err(EncapError::NotIp));
     }
 }

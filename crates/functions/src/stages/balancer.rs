@@ -211,10 +211,11 @@ impl BalancerStage {
         let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
         let Some(tunnel) = tunnels.get(backend as usize) else { return Verdict::drop(DropReason::NoBackend) };
         self.ident = self.ident.wrapping_add(self.ident_step);
-        let (packet, lengths) = (ip_packet(fx.cx, frame), fx.cx.pool.lengths(frame.buf, frame.len));
-        match tunnel.header_of(packet, lengths.elsewhere, self.ident) {
+        let l3 = u32::from(frame.info.l3());
+        let (packet, lengths) =
+            (ip_packet(fx.cx, frame), fx.cx.pool.lengths(frame.buf, frame.len).behind(l3));
+        match tunnel.header_of(packet, lengths, self.ident) {
             Ok(outer) => {
-                let l3 = u32::from(frame.info.l3());
                 let mut front = [0u8; 128];
                 let link = fx.cx.data(frame).get(..l3 as usize).unwrap_or_default();
                 let len = link.len() + outer.bytes().len();
@@ -241,7 +242,7 @@ impl BalancerStage {
                 }
                 Verdict::drop(DropReason::TooBig)
             }
-            Err(EncapError::NotIp) => Verdict::drop(DropReason::Malformed),
+            Err(EncapError::NotIp | EncapError::Expired) => Verdict::drop(DropReason::Malformed),
         }
     }
 
