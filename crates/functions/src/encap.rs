@@ -141,8 +141,9 @@ impl Tunnel {
         }
     }
 
-    /// The header to put before `packet`, a whole IP packet. `ident` is its IPv4 identification where it may be
-    /// fragmented, the lower half of it: a counter does (RFC 6864 §4.1: what may not be needs none).
+    /// The header to put before `packet`, a whole IP packet. `ident` is its IPv4 identification where it
+    /// may be fragmented, the lower half of it: a counter does (RFC 6864 §4.1: what may not be needs
+    /// none).
     ///
     /// # Errors
     /// [`EncapError`] for a packet that does not fit, or is not IP.

@@ -1,4 +1,4 @@
-//! The complete classifier: any link type, any number of VLAN tags, IPv4 options, IPv6 extension headers,
+//! The complete classifier: any link type, up to ten VLAN tags, IPv4 options, IPv6 extension headers,
 //! short captures. The fast paths of [`classify`](fn@crate::classify) are shortcuts of it and must agree with
 //! it.
 

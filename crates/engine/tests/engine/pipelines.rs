@@ -394,3 +394,50 @@ fn packets_at_the_end_of_time_come() {
         assert_eq!(report.sources[0].packets, 4, "{stages}");
     }
 }
+
+/// More VLAN tags than are read, which something behind the firewall takes off, carry nothing past it; ARP
+/// and others that are not IP pass, in the same trains or not.
+#[test]
+fn tags_carry_nothing_past_a_firewall() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("rules.txt"), "default deny\n").unwrap();
+    let path = directory.path().join("in.pcap");
+    let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, Format::Pcap)).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
+    let tagged = |tags: usize, kind: [u8; 2]| {
+        let mut frame = vec![2; 12];
+        (0..tags).for_each(|tag| {
+            frame.extend([if tag % 2 == 0 { 0x81 } else { 0x88 }, if tag % 2 == 0 { 0 } else { 0xa8 }, 0, 5])
+        });
+        frame.extend(kind);
+        frame.extend([0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.resize(frame.len() + 20, 7);
+        frame
+    };
+    let arp = |tags| tagged(tags, [8, 6]);
+    let mut n = 0;
+    for tags in 0..20 {
+        for frame in [arp(tags.min(10)), tagged(tags, [8, 0]), arp(0), tagged(tags, [0x86, 0xdd])] {
+            writer.write(0, Nanos(1_000_000_000 + n), frame.len() as u32, &frame).unwrap();
+            n += 1;
+        }
+    }
+    writer.finish().unwrap();
+    for before in ["counter", "reframe(hold=1ms)"] {
+        for decide in ["train", "packet"] {
+            let graph = format!(
+                "in :: pcap(path=in.pcap) -> {before} -> firewall(rules=rules.txt, decide={decide}) -> out :: pcap(path=out.pcap)"
+            );
+            let report = run(&graph, directory.path());
+            let left = packets(&directory.path().join("out.pcap"));
+            // What is called IPv6 but isn't is no IP; behind many tags nobody looks.
+            let others = left
+                .iter()
+                .filter(|(_, frame)| frame.chunks(4).skip(3).any(|part| part[..2] == [0x86, 0xdd]));
+            assert_eq!((left.len(), others.count()), (40 + 11, 11), "{graph}");
+            let firewall = report.stages.iter().find(|stage| stage.kind == "firewall").unwrap();
+            let count = |name| firewall.counters.iter().find(|c| c.0 == name).unwrap().1;
+            assert_eq!((count("not_ip"), count("hidden_protocol")), (51, 18), "{graph}");
+        }
+    }
+}

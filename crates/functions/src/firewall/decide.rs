@@ -7,7 +7,7 @@ use slipstream_core::prefetch::prefetch;
 use slipstream_core::stage::{Context, DropReason, Verdict};
 use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
-use slipstream_wire::{Flags, FlowKey, protocol};
+use slipstream_wire::{Flags, FlowKey, LinkType, WideKey, protocol};
 
 use super::{DENIED, Decided, FirewallStage, HIDDEN, LOGGED, Logged};
 use crate::conntrack::{CtState, Tracked};
@@ -75,7 +75,10 @@ impl FirewallStage {
     #[inline(never)]
     pub(super) fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
         let key = any_key_of(cx, frame);
-        found.hidden = key.is_some_and(|key| hides_its_protocol(frame, &key));
+        found.hidden = match &key {
+            Some(key) => hides_its_protocol(frame, key),
+            None => cx.link(frame) == LinkType::Ethernet && has_too_many_tags(cx.data(frame)),
+        };
         match key.filter(|_| !found.hidden) {
             Some(key) => {
                 self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found);
@@ -267,6 +270,14 @@ impl FirewallStage {
 /// extension headers ended at one of them, after 32 or where the packet ends. Its receiver may go on.
 fn hides_its_protocol(frame: &Frame, key: &FlowKey) -> bool {
     key.is_ipv6() && protocol::is_extension(key.protocol()) && frame.info.flags() & Flags::FRAGMENT == 0
+}
+
+/// Returns true if an Ethernet frame has more VLAN tags than are read: IP may stand behind them. What takes
+/// tags off goes on where this one stopped.
+fn has_too_many_tags(frame: &[u8]) -> bool {
+    let tags = frame.get(12..).unwrap_or_default().as_chunks::<4>().0;
+    let is_tag = |tag: &&[u8; 4]| protocol::is_vlan(u16::from_be_bytes([tag[0], tag[1]]));
+    tags.iter().take_while(is_tag).count() > WideKey::MAX_TAGS
 }
 
 /// Type and code of ICMP or ICMPv6, as rules have them.

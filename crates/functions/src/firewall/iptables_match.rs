@@ -16,6 +16,7 @@ use slipstream_core::rules::expr::{ByteSet, Ranges};
 use slipstream_core::rules::names;
 use slipstream_core::rules::names::nearest;
 use slipstream_core::rules::protocols;
+use slipstream_wire::protocol;
 
 /// The target of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,10 +130,50 @@ const TARGETS: [&str; 29] = [
     "TTL",
 ];
 
+/// Protocols with ports that are read.
+pub(super) const WITH_PORTS: &[u8] = &[protocol::TCP, protocol::UDP, protocol::SCTP];
+
+/// The one name of an option that has several, its module, or none for those of the IP header, and the
+/// protocols that it is about, or none for all. None of an option that may stand more than once.
+fn kind(option: &str) -> Option<(&'static str, &'static str, &'static [u8])> {
+    Some(match option {
+        "-s" | "--source" | "--src" => ("--source", "", &[]),
+        "-d" | "--destination" | "--dst" => ("--destination", "", &[]),
+        "-p" | "--protocol" | "--proto" => ("--protocol", "", &[]),
+        "-i" | "--in-interface" => ("--in-interface", "", &[]),
+        "-o" | "--out-interface" => ("--out-interface", "", &[]),
+        "--sport" | "--source-port" => ("--sport", "tcp", WITH_PORTS),
+        "--dport" | "--destination-port" => ("--dport", "tcp", WITH_PORTS),
+        "--tcp-flags" | "--syn" => ("--tcp-flags", "tcp", &[protocol::TCP]),
+        "--sports" | "--source-ports" => ("--sports", "multiport", WITH_PORTS),
+        "--dports" | "--destination-ports" => ("--dports", "multiport", WITH_PORTS),
+        "--ports" => ("--ports", "multiport", WITH_PORTS),
+        "--icmp-type" => ("--icmp-type", "icmp", &[protocol::ICMP]),
+        "--icmpv6-type" => ("--icmpv6-type", "icmp6", &[protocol::ICMPV6]),
+        "--src-range" => ("--src-range", "iprange", &[]),
+        "--dst-range" => ("--dst-range", "iprange", &[]),
+        "--src-type" => ("--src-type", "addrtype", &[]),
+        "--dst-type" => ("--dst-type", "addrtype", &[]),
+        "--dscp" | "--dscp-class" => ("--dscp", "dscp", &[]),
+        "--ctstate" => ("--ctstate", "conntrack", &[]),
+        "--state" => ("--state", "state", &[]),
+        "--match-set" => ("--match-set", "set", &[]),
+        "--limit" => ("--limit", "limit", &[]),
+        "--limit-burst" => ("--limit-burst", "limit", &[]),
+        _ => return None,
+    })
+}
+
 pub(super) struct Options<'a> {
     pub(super) text: &'a str,
     pub(super) how: &'a IptablesOptions<'a>,
     words: std::slice::Iter<'a, Word>,
+    /// Options that were there, with their modules: `-m` names a module anew, for more of the same.
+    seen: Vec<(&'static str, &'static str)>,
+    /// The one protocol that the rule is about, without a `!`.
+    protocol: Option<u8>,
+    /// What is about certain protocols only.
+    about: Vec<(&'a Word, &'static [u8])>,
     /// The option that is being read.
     pub(super) at: &'a Word,
     pub(super) not: bool,
@@ -151,24 +192,92 @@ impl Match {
             six: None,
         };
         let Some(first) = words.first() else { return Ok(read) };
-        let mut options = Options { text, how, words: words.iter(), at: first, not: false, read };
+        let mut options = Options {
+            text,
+            how,
+            words: words.iter(),
+            seen: Vec::new(),
+            protocol: None,
+            about: Vec::new(),
+            at: first,
+            not: false,
+            read,
+        };
         while let Some(word) = options.words.next() {
             if word.text == "!" && !options.not {
                 (options.not, options.at) = (true, word);
                 continue;
             }
             options.at = word;
+            options.note()?;
             options.option()?;
             options.not = false;
         }
         if options.not {
             return Err(options.at.error(text, "nothing follows this `!`").into());
         }
+        options.fit_the_protocol()?;
         Ok(options.read)
     }
 }
 
 impl<'a> Options<'a> {
+    /// Refuses a second option of the same kind: which of them iptables would go by, or whether it would take
+    /// the rule at all, isn't what it says.
+    fn note(&mut self) -> Read {
+        let Some((name, module, protocols)) = kind(&self.at.text) else { return Ok(()) };
+        if self.seen.iter().any(|(seen, _)| *seen == name) {
+            let error = self.at.error(self.text, format!("`{}` is there twice", short(&self.at.text)));
+            let hint = match module {
+                "" => "a list has commas between its parts".to_owned(),
+                module => format!("`-m {module}` before it makes it one more condition"),
+            };
+            return Err(error.hint(hint).into());
+        }
+        self.seen.push((name, module));
+        self.only_for(self.at, protocols);
+        Ok(())
+    }
+
+    /// Says that a word is about these protocols only, if there are some.
+    fn only_for(&mut self, word: &'a Word, protocols: &'static [u8]) {
+        if !protocols.is_empty() {
+            self.about.push((word, protocols));
+        }
+    }
+
+    /// The options of this module may come once more.
+    pub(super) fn begins_module(&mut self, word: &'a Word) {
+        let (module, protocols): (_, &[u8]) = match word.text.as_str() {
+            "tcp" => ("tcp", &[protocol::TCP]),
+            "udp" => ("tcp", &[protocol::UDP]),
+            "sctp" => ("tcp", &[protocol::SCTP]),
+            "icmp" => ("icmp", &[protocol::ICMP]),
+            "icmp6" => ("icmp6", &[protocol::ICMPV6]),
+            "multiport" => ("multiport", WITH_PORTS),
+            other => (other, &[]),
+        };
+        self.seen.retain(|(_, of)| *of != module);
+        self.only_for(word, protocols);
+    }
+
+    /// Refuses what is about other protocols than the rule: without its protocol, a condition on ports would
+    /// be one on all protocols with ports.
+    fn fit_the_protocol(&self) -> Read {
+        let fits = |protocols: &[u8]| self.protocol.is_some_and(|protocol| protocols.contains(&protocol));
+        let Some((word, protocols)) = self.about.iter().find(|(_, protocols)| !fits(protocols)) else {
+            return Ok(());
+        };
+        let options = protocols.iter().map(|number| match (*number, protocol::name(*number)) {
+            (protocol::ICMPV6, _) => "`-p ipv6-icmp`".to_owned(),
+            (_, Some(name)) => format!("`-p {name}`"),
+            (number, None) => format!("`-p {number}`"),
+        });
+        let needed = options.collect::<Vec<_>>().join(" or ");
+        let error = word.error(self.text, format!("`{}` needs its protocol", short(&word.text)));
+        Err(error.hint(format!("write {needed}, without `!`, in the rule")).into())
+    }
+
     fn option(&mut self) -> Read {
         let not = self.not;
         match self.at.text.as_str() {
@@ -333,6 +442,7 @@ impl<'a> Options<'a> {
                 .into());
             }
         }
+        self.protocol = number.filter(|number| *number != 0 && !self.not);
         let set = if self.not { set.complement() } else { set };
         self.add(Conjunction::rest(|r| r.protocols = set).normal().into_iter().collect());
         Ok(())

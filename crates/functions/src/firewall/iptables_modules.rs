@@ -6,6 +6,7 @@ use slipstream_wire::protocol;
 
 use super::conjunction::{Conjunction, SetTest};
 use super::expand::complement;
+use super::iptables::Word;
 use super::iptables_icmp;
 use super::iptables_match::{Options, Read, unsupported};
 use super::limit::Limit;
@@ -45,7 +46,7 @@ const FOREIGN: [(&str, &str); 10] = [
     ("dccp", "ports of DCCP aren't read"),
 ];
 
-impl Options<'_> {
+impl<'a> Options<'a> {
     /// Compares an interface with the one that packets come or go by, which is known before there is any
     /// packet.
     pub(super) fn interface(&mut self, ours: Option<&str>, setting: &str, what: &str) -> Read {
@@ -171,8 +172,9 @@ impl Options<'_> {
     }
 
     pub(super) fn module(&mut self) -> Read {
-        let word = self.value()?;
+        let word: &'a Word = self.value()?;
         if MODULES.contains(&word.text.as_str()) {
+            self.begins_module(word);
             if word.text != "limit" {
                 return Ok(());
             }

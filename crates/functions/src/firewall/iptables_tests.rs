@@ -65,6 +65,44 @@ fn rules(lines: &str) -> String {
     format!("*filter\n:FORWARD DROP [0:0]\n{lines}COMMIT\n")
 }
 
+/// What iptables refuses, since the rule would be another one than it seems.
+#[test]
+fn options_need_their_protocol_and_stand_once() {
+    let said = |rule: &str| {
+        read(&rules(&format!("-A FORWARD {rule} -j ACCEPT\n")), &IptablesOptions::new("FORWARD"))
+    };
+    for (rule, why) in [
+        ("--dport 80", "`--dport` needs its protocol"),
+        ("-p all --dport 80", "`--dport` needs its protocol"),
+        ("! -p tcp --dport 80", "`--dport` needs its protocol"),
+        ("-p icmp --sport 80", "`--sport` needs its protocol"),
+        ("-m tcp --dport 80", "`tcp` needs its protocol"),
+        ("-p udp -m tcp --dport 53", "`tcp` needs its protocol"),
+        ("-p udp --syn", "`--syn` needs its protocol"),
+        ("-m multiport --dports 1,2", "`multiport` needs its protocol"),
+        ("-m icmp --icmp-type 8", "`icmp` needs its protocol"),
+        ("-p tcp -p udp", "`-p` is there twice"),
+        ("-s 10.0.0.0/8 --source 10.1.0.0/16", "`--source` is there twice"),
+        ("-p tcp --dport 80 --destination-port 23", "`--destination-port` is there twice"),
+        ("-p tcp -m tcp --syn --tcp-flags SYN SYN", "`--tcp-flags` is there twice"),
+        ("-m conntrack --ctstate NEW --ctstate ESTABLISHED", "`--ctstate` is there twice"),
+    ] {
+        let error = said(rule).unwrap_err();
+        assert!(error.contains(why), "{rule}: {error}");
+    }
+    for rule in [
+        "-p tcp --dport 80",
+        "-p 6 -m tcp --sport 1024: --dport 80 --syn",
+        "-p tcp -m multiport --sports 1,2 -m multiport --dports 3",
+        "-p udp -m udp --dport 53 -m conntrack --ctstate NEW -m conntrack ! --ctstate INVALID",
+        "-p sctp -m sctp --dport 9",
+        "-p icmp -m icmp --icmp-type 8",
+        "-p icmp -m comment --comment a -m comment --comment b",
+    ] {
+        said(rule).unwrap();
+    }
+}
+
 #[test]
 fn types_of_icmp_by_name_and_number() {
     let text = rules(

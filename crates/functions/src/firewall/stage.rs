@@ -355,6 +355,9 @@ impl NetworkFunction for FirewallStage {
 
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        if !first.info.classified() {
+            return 0;
+        }
         if self.shares_by_fields {
             return self.reads.agreeing(cx.pool, first, others);
         }
