@@ -43,6 +43,13 @@ impl Span {
         Self { start_ns, end_ns, first_ns: now, last_ns: now, ..Self::default() }
     }
 
+    /// Says that a time is behind its end. None is, where that lies beyond the last time that there is.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self, time_ns: u64) -> bool {
+        time_ns >= self.end_ns && self.end_ns < u64::MAX
+    }
+
     /// This stretch and another, or the same one as others saw it.
     #[must_use]
     pub fn and(self, other: Self) -> Self {

@@ -291,7 +291,7 @@ fn epoch_packets(epoch: EpochLength) -> u64 {
 impl Measure {
     /// Ends the epoch if its time is over.
     fn pass_time(&mut self, now: Nanos) {
-        if now >= self.end && self.span.packets > 0 {
+        if now >= self.end && self.end < Nanos::MAX && self.span.packets > 0 {
             self.span.end_ns = self.end.0;
             self.end_epoch();
         }

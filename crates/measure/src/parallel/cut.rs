@@ -90,7 +90,7 @@ impl Cutter {
         let last = digest.times.iter().copied().max().unwrap_or_default().max(self.span.last_ns);
         let in_epoch = match self.settings.epoch {
             EpochLength::Packets(n) => self.span.packets + more <= n,
-            EpochLength::Time(_) => last < self.span.end_ns,
+            EpochLength::Time(_) => !self.span.is_over(last),
         };
         if self.packets == 0 || !in_epoch || !self.block.is_empty() || self.gaps.is_some() {
             for ((key, weight), time) in digest.rows.iter().zip(&digest.times) {
@@ -130,7 +130,7 @@ impl Cutter {
                 self.end_epoch(false);
                 self.span = Span::begin(epoch, time);
             }
-            EpochLength::Time(_) if time >= self.span.end_ns => self.pass_time(time),
+            EpochLength::Time(_) if self.span.is_over(time) => self.pass_time(time),
             _ => {}
         }
         self.span.last_ns = time;

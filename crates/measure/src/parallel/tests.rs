@@ -111,7 +111,8 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
                 end(&mut span, false, &mut sketches);
                 span = Span::begin(settings.epoch, time);
             }
-            EpochLength::Time(_) if time >= span.end_ns => {
+            // None ends with the last time that there is.
+            EpochLength::Time(_) if time >= span.end_ns && span.end_ns < u64::MAX => {
                 end(&mut span, false, &mut sketches);
                 let next = Span::begin(settings.epoch, time);
                 if next.start_ns > span.end_ns {
@@ -140,11 +141,13 @@ fn packets() -> impl Strategy<Value = Vec<Sample>> {
     // Gap, flow, whether it is IPv6 (rarely) or nothing at all, length. Some flows are much heavier than
     // others.
     let one = (0u64..40, 0u8..60, 0u8..12, 40u32..1500);
-    prop::collection::vec(one, 0..700).prop_map(|all| {
-        let mut time = 5;
+    // Some come when time ends.
+    let start = prop_oneof![3 => Just(5u64), 1 => Just(u64::MAX - 3_000)];
+    (start, prop::collection::vec(one, 0..700)).prop_map(|(start, all)| {
+        let mut time = start;
         let sample = |(gap, flow, version, len): (u64, u8, u8, u32)| {
             // Some gaps are longer than 32 bits say.
-            time += if gap == 39 { 2_000 + (u64::from(len == 40) << 33) } else { gap };
+            time = time.saturating_add(if gap == 39 { 2_000 + (u64::from(len == 40) << 33) } else { gap });
             let src = if flow < 30 { 1 } else { flow };
             let data = if version == 11 { vec![0; 9] } else { frame(version == 10, src, flow / 7, flow) };
             (time, len, data)
