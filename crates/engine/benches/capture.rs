@@ -28,7 +28,7 @@ impl Write for Memory {
 /// Writes records of 96 bytes: half of each is the same in all, half differs.
 fn write(out: impl Write + Send + 'static, options: WriterOptions) -> u64 {
     let mut writer = CaptureWriter::to_writer(out, "memory", options).unwrap();
-    writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: None }).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: None });
     let mut data = [0x5a; 96];
     let mut noise = 1u64;
     for i in 0..RECORDS {

@@ -151,7 +151,7 @@ impl Rotation {
     pub(crate) fn open(&mut self, stays: bool) -> Result<CaptureWriter, CaptureError> {
         let mut writer = CaptureWriter::create(&self.name(self.number), self.options)?;
         for interface in &self.interfaces {
-            writer.add_interface(interface)?;
+            writer.add_interface(interface);
         }
         Ok(if stays { writer.staying() } else { writer })
     }

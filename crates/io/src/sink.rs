@@ -242,7 +242,10 @@ impl Sink for CaptureSink {
         if let Some(rotation) = &mut self.rotation {
             rotation.interface(interface);
         }
-        self.writer.as_mut().map_or(Ok(()), |writer| writer.add_interface(interface).map(|_| ()))
+        if let Some(writer) = &mut self.writer {
+            writer.add_interface(interface);
+        }
+        Ok(())
     }
 
     fn packet(&mut self, release: Nanos, meta: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {

@@ -31,7 +31,7 @@ fn make(
     let mut synth = Synth::new(config.clone())?;
     let mut writer = CaptureWriter::create(output, WriterOptions::for_path(output, Format::PcapNg))?;
     let snap_len = config.snap_len.unwrap_or(262_144);
-    writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) })?;
+    writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) });
     let (mut packets, mut bytes, mut captured) = (0u64, 0u64, 0u64);
     let (mut first, mut last) = (None, None);
     let mut frame = Vec::new();

@@ -19,7 +19,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let snap_len = config.snap_len.unwrap_or(262_144);
     let mut output = Output::create(&args.output, Format::PcapNg)?;
     if let Output::Capture(writer) = &mut output {
-        writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) })?;
+        writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) });
     }
     let interrupted = ui::interrupts()?;
     let progress = Progress::new("making packets");

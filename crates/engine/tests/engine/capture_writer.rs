@@ -47,7 +47,7 @@ const PLAIN: WriterOptions = WriterOptions { format: Format::PcapNg, compression
 
 /// Writes a small capture; the number of its packets.
 fn fill(mut writer: CaptureWriter) -> Result<u64, CaptureError> {
-    let id = writer.add_interface(&interface(1, 96, Some("eth0")))?;
+    let id = writer.add_interface(&interface(1, 96, Some("eth0")));
     for i in 0..5u32 {
         writer.write(
             id,
@@ -78,7 +78,7 @@ proptest! {
             let (link, fcs, snap_len, name) = &links[if ng { described.len() } else { 0 }];
             let link = u32::from(*link) | fcs.map_or(0, |units| units << 28 | 1 << 26);
             let one = interface(link, *snap_len, name.as_deref());
-            assert_eq!(writer.add_interface(&one).unwrap() as usize, described.len());
+            assert_eq!(writer.add_interface(&one) as usize, described.len());
             described.push(one);
         };
         add(&mut writer, &mut described);
@@ -148,7 +148,7 @@ fn a_pcap_header_keeps_link_field_and_snap_length() {
         let memory = Memory::default();
         let mut writer =
             CaptureWriter::to_writer(memory.clone(), "x", options(Format::Pcap, Compression::None)).unwrap();
-        writer.add_interface(&interface(0x3400_0001, snap_len, None)).unwrap();
+        writer.add_interface(&interface(0x3400_0001, snap_len, None));
         // Longer than the snap length: as it is.
         writer.write(0, Nanos(1), 60, &[1; 120]).unwrap();
         writer.finish().unwrap();
@@ -169,20 +169,51 @@ fn what_cannot_be_written_is_said() {
         matches!(error, CaptureError::UnknownInterface { packet: 1, interface: 0, known: 0, .. }),
         "{error}"
     );
-    writer.add_interface(&interface(1, 0, None)).unwrap();
-    assert_eq!(writer.add_interface(&interface(1, 64, None)).unwrap(), 1);
-    let words = writer.add_interface(&interface(113, 0, None)).unwrap_err().to_string();
-    assert!(
-        words.contains("out.pcap") && words.contains("1 and 113") && words.contains(".pcapng"),
-        "{words}"
-    );
+    writer.add_interface(&interface(1, 0, None));
+    assert_eq!(writer.add_interface(&interface(1, 64, None)), 1);
+    assert_eq!(writer.add_interface(&interface(113, 0, None)), 2);
     writer.write(0, Nanos(u64::from(u32::MAX) * 1_000_000_000 + 999_999_999), 1, b"x").unwrap();
     let error = writer.write(1, Nanos((u64::from(u32::MAX) + 1) * 1_000_000_000), 1, b"x").unwrap_err();
     assert!(matches!(error, CaptureError::TimeTooLate { packet: 2, .. }), "{error}");
     assert!(error.to_string().contains("write a .pcapng file"), "{error}");
     let error = writer.write(1, Nanos(0), 1, &vec![0; 0x400_0001]).unwrap_err();
     assert!(matches!(error, CaptureError::PacketTooLong { packet: 2, len: 0x400_0001, .. }), "{error}");
-    assert_eq!(writer.finish().unwrap().packets, 1);
+    let words = writer.write(2, Nanos(0), 1, b"x").unwrap_err().to_string();
+    assert!(
+        words.contains("out.pcap") && words.contains("1 and 113") && words.contains(".pcapng"),
+        "{words}"
+    );
+    writer.write(1, Nanos(0), 1, b"x").unwrap();
+    assert_eq!(writer.finish().unwrap().packets, 2);
+}
+
+/// An interface that no packet came by says nothing about a pcap file: it has the link number of its packets.
+#[test]
+fn a_pcap_file_is_of_its_packets() {
+    for (first, used) in [(1, 113), (113, 1)] {
+        let memory = Memory::default();
+        let format = options(Format::Pcap, Compression::None);
+        let mut writer = CaptureWriter::to_writer(memory.clone(), "memory", format).unwrap();
+        writer.add_interface(&interface(first, 0, None));
+        let id = writer.add_interface(&interface(used, 0, None));
+        for time in 0..3 {
+            writer.write(id, Nanos(time), 40, &[0x45; 40]).unwrap();
+        }
+        assert!(matches!(writer.write(0, Nanos(4), 1, b"x"), Err(CaptureError::LinkTypesDiffer { .. })));
+        writer.finish().unwrap();
+        let bytes = memory.bytes();
+        assert_eq!(u32::from_le_bytes(bytes[20..24].try_into().unwrap()), used);
+    }
+    // One without packets is of its first interface.
+    let memory = Memory::default();
+    let format = options(Format::Pcap, Compression::None);
+    let mut writer = CaptureWriter::to_writer(memory.clone(), "memory", format).unwrap();
+    writer.add_interface(&interface(113, 0, None));
+    writer.add_interface(&interface(1, 0, None));
+    writer.publish().unwrap();
+    assert!(matches!(writer.write(1, Nanos(4), 1, b"x"), Err(CaptureError::LinkTypesDiffer { .. })));
+    writer.finish().unwrap();
+    assert_eq!(memory.bytes()[20], 113);
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -199,7 +230,7 @@ fn a_file_appears_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.pcapng");
     let mut writer = CaptureWriter::create(&path, PLAIN).unwrap();
-    writer.add_interface(&interface(1, 0, None)).unwrap();
+    writer.add_interface(&interface(1, 0, None));
     assert!(!path.exists());
     drop(writer);
     assert!(names(directory.path()).is_empty());
@@ -215,7 +246,7 @@ fn the_input_may_be_the_output() {
     let before = read_all(CaptureReader::open(&path).unwrap());
     let mut reader = CaptureReader::open(&path).unwrap();
     let mut writer = CaptureWriter::create(&path, PLAIN).unwrap();
-    writer.add_interface(&interface(1, 96, None)).unwrap();
+    writer.add_interface(&interface(1, 96, None));
     while let Some(record) = reader.next_record().unwrap() {
         writer.write(0, record.time, record.original_len, record.data).unwrap();
     }
@@ -288,7 +319,7 @@ impl Write for Hiccup {
 #[test]
 fn a_file_with_a_hole_is_never_completed() {
     let mut writer = CaptureWriter::to_writer(Hiccup(true, Memory::default()), "out", PLAIN).unwrap();
-    writer.add_interface(&interface(1, 0, None)).unwrap();
+    writer.add_interface(&interface(1, 0, None));
     let failures = (0..10).filter(|_| writer.write(0, Nanos(0), 1, &[0; 100_000]).is_err()).count();
     assert!(failures > 1);
     assert!(matches!(writer.finish(), Err(CaptureError::Write { .. })));
@@ -318,7 +349,7 @@ fn wireshark_reads_what_is_written() {
             for snap_len in [0, 64] {
                 let path: PathBuf = directory.path().join("out");
                 let mut writer = CaptureWriter::create(&path, options(format, compression)).unwrap();
-                writer.add_interface(&interface(1, snap_len, Some("eth0"))).unwrap();
+                writer.add_interface(&interface(1, snap_len, Some("eth0")));
                 writer.write(0, Nanos(1_700_000_000_123_456_789), 1500, &[0xab; 61]).unwrap();
                 // Longer than the snap length; Wireshark's own limit is 262144.
                 writer.write(0, Nanos(4_294_967_295_999_999_999), 200_000, &long[..200_000]).unwrap();
@@ -365,7 +396,7 @@ fn wireshark_reads_captures_without_packets_and_with_many_interfaces() {
     let path = directory.path().join("many");
     let mut writer = CaptureWriter::create(&path, PLAIN).unwrap();
     for (i, link) in [1, 101, 113, 276, 0x3400_0001].into_iter().enumerate() {
-        let id = writer.add_interface(&interface(link, 100, Some(&format!("if{i}")))).unwrap();
+        let id = writer.add_interface(&interface(link, 100, Some(&format!("if{i}"))));
         writer.write(id, Nanos(i as u64), 40, &[0x45; 40]).unwrap();
     }
     writer.finish().unwrap();
@@ -388,7 +419,7 @@ fn captures_from_everywhere_survive() {
             let (id, time, len, data) =
                 (record.interface, record.time, record.original_len, record.data.to_vec());
             while known <= id as usize {
-                writer.add_interface(&reader.interfaces()[known]).unwrap();
+                writer.add_interface(&reader.interfaces()[known]);
                 known += 1;
             }
             writer.write(id, time, len, &data).unwrap();

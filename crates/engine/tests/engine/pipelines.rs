@@ -314,7 +314,7 @@ fn behind_trains_by_inner_headers_the_outermost_ones_count() {
     };
     let path = directory.path().join("in.pcap");
     let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, Format::Pcap)).unwrap();
-    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
     for n in 0..60 {
         let frame = outer(n);
         writer.write(0, Nanos(1_000_000_000 + 1000 * u64::from(n)), frame.len() as u32, &frame).unwrap();
@@ -382,7 +382,7 @@ fn packets_at_the_end_of_time_come() {
     let interface = Interface { link_number: 1, snap_len: 0, name: None };
     let options = WriterOptions::for_path(&path, Format::PcapNg);
     let mut writer = CaptureWriter::create(&path, options).unwrap();
-    let id = writer.add_interface(&interface).unwrap();
+    let id = writer.add_interface(&interface);
     let packet = [2; 60];
     for time in [7, u64::MAX - 1, u64::MAX, u64::MAX] {
         writer.write(id, Nanos(time), 60, &packet).unwrap();
@@ -403,7 +403,7 @@ fn tags_carry_nothing_past_a_firewall() {
     std::fs::write(directory.path().join("rules.txt"), "default deny\n").unwrap();
     let path = directory.path().join("in.pcap");
     let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, Format::Pcap)).unwrap();
-    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
     let tagged = |tags: usize, kind: [u8; 2]| {
         let mut frame = vec![2; 12];
         (0..tags).for_each(|tag| {

@@ -219,7 +219,7 @@ fn addressed_to_a_router(path: &Path) {
         let (mut data, time, len) = (record.data.to_vec(), record.time, record.original_len);
         data[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
         for interface in reader.interfaces().iter().skip(known) {
-            writer.add_interface(interface).unwrap();
+            writer.add_interface(interface);
             known += 1;
         }
         writer.write(0, time, len, &data).unwrap();

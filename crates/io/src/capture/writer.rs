@@ -67,7 +67,7 @@ pub struct Summary {
 ///
 /// let options = WriterOptions { format: Format::PcapNg, compression: Compression::None };
 /// let mut writer = CaptureWriter::to_writer(std::io::sink(), "nowhere", options)?;
-/// let ethernet = writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: Some("eth0".into()) })?;
+/// let ethernet = writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: Some("eth0".into()) });
 /// writer.write(ethernet, Nanos(1_700_000_000_000_000_001), 1514, &[0; 96])?;
 /// assert_eq!(writer.finish()?.packets, 1);
 /// # Ok::<(), slipstream_io::capture::CaptureError>(())
@@ -81,6 +81,10 @@ pub struct CaptureWriter {
     /// pcap: whether the file header is written. It waits for the first packet, for the interfaces to be
     /// known.
     headed: bool,
+    /// pcap: the link number of the file, once there is a packet or a header, and whether interfaces have
+    /// others.
+    link: Option<u32>,
+    links_differ: bool,
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
     summary: Summary,
@@ -134,10 +138,21 @@ impl CaptureWriter {
         if options.format == Format::PcapNg {
             section_header(&mut pending);
         }
-        let (format, interfaces) = (options.format, Vec::new());
-        let (summary, reached) = (Summary::default(), Summary::default());
-        let (headed, failed, stays) = (false, false, false);
-        Ok(Self { sink, pending, format, interfaces, headed, failed, summary, stays, reached, name })
+        let format = options.format;
+        Ok(Self {
+            sink,
+            pending,
+            format,
+            interfaces: Vec::new(),
+            headed: false,
+            link: None,
+            links_differ: false,
+            failed: false,
+            summary: Summary::default(),
+            stays: false,
+            reached: Summary::default(),
+            name,
+        })
     }
 
     /// All that is written is to stay, however the writing ends: see [`CaptureWriter::close`].
@@ -146,26 +161,28 @@ impl CaptureWriter {
         Self { stays: true, ..self }
     }
 
-    /// Adds an interface; the result is its number for [`CaptureWriter::write`]. A pcapng file takes them at
-    /// any time, a pcap file any number of the same link number.
-    ///
-    /// # Errors
-    ///
-    /// [`CaptureError::LinkTypesDiffer`]: pcap has room for one link number.
-    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, CaptureError> {
+    /// Adds an interface, at any time; the result is its number for [`CaptureWriter::write`]. A pcap file has
+    /// room for packets of one link number: that of its first packet.
+    pub fn add_interface(&mut self, interface: &Interface) -> u32 {
         match self.format {
             Format::Pcap => {
-                if let Some(Interface { link_number: first, .. }) = self.interfaces.first()
-                    && *first != interface.link_number
-                {
-                    let (first, second) = (*first, interface.link_number);
-                    return Err(CaptureError::LinkTypesDiffer { file: self.name.clone(), first, second });
-                }
+                let other = |known: &Interface| known.link_number != interface.link_number;
+                self.links_differ |= self.interfaces.first().is_some_and(other);
             }
             Format::PcapNg => interface_description(&mut self.pending, interface),
         }
         self.interfaces.push(interface.clone());
-        Ok(self.interfaces.len() as u32 - 1)
+        self.interfaces.len() as u32 - 1
+    }
+
+    /// Says that a pcap file can hold packets of this interface.
+    #[cold]
+    fn fits(&mut self, interface: u32) -> Result<(), CaptureError> {
+        let second = self.interfaces.get(interface as usize).map_or(0, |i| i.link_number);
+        match *self.link.get_or_insert(second) {
+            first if first == second => Ok(()),
+            first => Err(CaptureError::LinkTypesDiffer { file: self.name.clone(), first, second }),
+        }
     }
 
     /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was
@@ -174,8 +191,8 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// [`CaptureError::UnknownInterface`], [`CaptureError::PacketTooLong`], [`CaptureError::TimeTooLate`]
-    /// (pcap only), [`CaptureError::Write`].
+    /// [`CaptureError::UnknownInterface`], [`CaptureError::PacketTooLong`], [`CaptureError::TimeTooLate`] and
+    /// [`CaptureError::LinkTypesDiffer`] (pcap only), [`CaptureError::Write`].
     #[inline]
     pub fn write(
         &mut self,
@@ -194,6 +211,9 @@ impl CaptureWriter {
                     let packet = self.summary.packets + 1;
                     return Err(CaptureError::TimeTooLate { file: self.name.clone(), packet, time });
                 };
+                if self.links_differ {
+                    self.fits(interface)?;
+                }
                 self.head();
                 let nanos = (time.0 % 1_000_000_000) as u32;
                 put(&mut self.pending, [seconds, nanos, captured, original_len]);
@@ -322,7 +342,10 @@ impl CaptureWriter {
     fn head(&mut self) {
         if !self.headed {
             self.headed = true;
-            file_header(&mut self.pending, &self.interfaces);
+            let first = self.interfaces.first().map(|interface| interface.link_number);
+            let link = self.link.or(first);
+            self.link = link;
+            file_header(&mut self.pending, &self.interfaces, link);
         }
     }
 
@@ -374,13 +397,12 @@ fn put<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
 }
 
 /// The header of a pcap file with packets of `interfaces`, which share a link number.
-fn file_header(out: &mut Vec<u8>, interfaces: &[Interface]) {
-    let link = interfaces.first().map_or(1, |interface| interface.link_number);
+fn file_header(out: &mut Vec<u8>, interfaces: &[Interface], link: Option<u32>) {
     let snap_len =
         |interface: &Interface| if interface.snap_len == 0 { SNAP_LEN } else { interface.snap_len };
     let snap_len = interfaces.iter().map(snap_len).max().unwrap_or(SNAP_LEN);
     let version = 4 << 16 | 2;
-    put(out, [pcap::NANOS, version, 0, 0, snap_len, link]);
+    put(out, [pcap::NANOS, version, 0, 0, snap_len, link.unwrap_or(1)]);
 }
 
 /// Opens a pcapng section.

@@ -30,7 +30,7 @@ fn fill(room: usize, options: WriterOptions) -> (Summary, Summary, Vec<u8>) {
     let disk = Disk(room, Arc::default());
     let mut writer = CaptureWriter::to_writer(disk.clone(), "disk", options).unwrap().staying();
     let interface = Interface { link_number: 1, snap_len: 0, name: Some("eth0".into()) };
-    writer.add_interface(&interface).unwrap();
+    writer.add_interface(&interface);
     for n in 0..400_u32 {
         let data: Vec<u8> = (0..n % 61).map(|k| (n.wrapping_mul(2_654_435_761) >> (k % 24)) as u8).collect();
         let published = if n % 50 == 49 { writer.publish() } else { Ok(()) };

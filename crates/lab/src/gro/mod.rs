@@ -176,7 +176,7 @@ fn tell(findings: &mut Findings, kind: &Kind, packets: usize, ours: [Ours; 2], p
 /// Writes frames with their times in seconds.
 fn write<'a>(path: &Path, frames: impl Iterator<Item = (u64, &'a Vec<u8>)>) -> anyhow::Result<()> {
     let mut writer = CaptureWriter::create(path, WriterOptions::for_path(path, Format::Pcap))?;
-    let interface = writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None })?;
+    let interface = writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
     for (seconds, frame) in frames {
         writer.write(interface, Nanos(seconds * 1_000_000_000), frame.len() as u32, frame)?;
     }
