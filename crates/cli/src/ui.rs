@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -110,11 +110,17 @@ pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
 }
 
 /// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken
-/// away; the second ends the program at once.
+/// away; the second ends the program at once. All who ask share it.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
+    if let Some(interrupted) = INTERRUPTS.get() {
+        return Ok(Arc::clone(interrupted));
+    }
     let signals: &[i32] = if ignores_hang_up() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
-    stops_at(signals)
+    let interrupted = stops_at(signals)?;
+    Ok(Arc::clone(INTERRUPTS.get_or_init(|| interrupted)))
 }
+
+static INTERRUPTS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -212,6 +218,14 @@ impl Progress {
             Some(share) => self.bar.set_position((share.clamp(0.0, 1.0) * STEPS as f64) as u64),
             None => self.bar.tick(),
         }
+    }
+}
+
+impl Progress {
+    /// The same in a run that [`interrupts`] end.
+    pub(crate) fn goes_on(&self, share: Option<f64>) -> Result<(), Interrupted> {
+        self.at(share);
+        INTERRUPTS.get().map_or(Ok(()), |interrupted| unless(interrupted))
     }
 }
 

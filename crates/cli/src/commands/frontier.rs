@@ -6,7 +6,7 @@ use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_report::{Table, number, time};
 
 use crate::cli;
-use crate::ui::{self, Progress};
+use crate::ui::Progress;
 use crate::units::Duration;
 
 /// The burst as the reframer has it.
@@ -24,12 +24,9 @@ pub(super) fn check(args: &cli::Analyze) -> anyhow::Result<()> {
 
 /// Measures the frontier of a trace.
 pub(super) fn measure(args: &cli::Analyze, arrivals: &Arrivals) -> anyhow::Result<Frontier> {
-    let (progress, interrupted) = (Progress::new("frontier"), ui::interrupts()?);
+    let progress = Progress::new("frontier");
     let holds: Vec<u64> = args.window.iter().map(|w| w.0).collect();
-    Frontier::measure(arrivals, &holds, burst(args).unwrap_or(1), |share| {
-        progress.at(Some(share));
-        Ok(ui::unless(&interrupted)?)
-    })
+    Frontier::measure(arrivals, &holds, burst(args).unwrap_or(1), |share| Ok(progress.goes_on(Some(share))?))
 }
 
 /// The frontier as rows of a table.

@@ -359,8 +359,38 @@ fn an_analysis_that_is_ended_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(500));
         let pid = child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        assert!(!child.wait().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_eq!(names(dir.path()), [""; 0], "{signal}");
+    }
+}
+
+/// Ctrl-C ends an analysis of any kind, and no part of it is taken for its result.
+#[test]
+fn an_interrupted_analysis_has_no_result() {
+    let (endless, long) = ("synth:packets=1G,size=60", "synth:packets=2M,flows=500,size=60");
+    for words in [
+        &[endless][..],
+        &[endless, "--save", "part"],
+        &[endless, "--by", "slice 1s", "--parquet-packets", "packets.parquet"],
+        &[long, long, long, "--frontier", "--keep-going"],
+        &[long, long, long, "--frontier", "--threads", "1"],
+    ] {
+        let dir = scratch();
+        let child = Command::new(BINARY)
+            .arg("analyze")
+            .args(words)
+            .args(["--format", "json"])
+            .current_dir(dir.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1000));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let ended = Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+        assert!(ended.stdout.is_empty(), "{words:?}");
+        assert_eq!(names(dir.path()), [""; 0], "{words:?}");
     }
 }
 

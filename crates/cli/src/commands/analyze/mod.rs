@@ -224,6 +224,8 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     ];
     refuse_shared(outputs, args.traces.iter().map(PathBuf::as_path))?;
     let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
+    // From here on they end it by an error; see `Progress::goes_on`.
+    ui::interrupts()?;
     if args.part.is_some() || args.save.is_some() {
         let [trace] = args.traces.as_slice() else {
             bail!("--part and --save take one trace, not {}", args.traces.len());
@@ -342,7 +344,8 @@ fn analyze_all(
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
         {
             let result = analyze_one(path, config, args, packets);
-            let failed = result.is_err() && args.damage.strict && !args.keep_going;
+            let ends = |error| args.damage.strict && !args.keep_going || ui::is_interrupt(error);
+            let failed = result.as_ref().is_err_and(ends);
             if let Ok(mut done) = done.lock() {
                 done.push((i, result));
             }
@@ -363,6 +366,7 @@ fn analyze_all(
     for (i, result) in done {
         match result {
             Ok(one) => analyzed.push(one),
+            Err(error) if ui::is_interrupt(&error) => return Err(error),
             Err(error) if args.damage.strict && !args.keep_going => return Err(error),
             Err(error) => {
                 let file = args.traces.get(i).map(|p| p.display().to_string()).unwrap_or_default();

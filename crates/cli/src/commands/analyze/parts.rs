@@ -11,6 +11,7 @@ use slipstream_wire::LinkType;
 use tracing::warn;
 
 use super::super::{Outcome, report_damage};
+use super::read::LOOK_EVERY;
 use super::{Analyzed, Output};
 use crate::check;
 use crate::cli::{self, PartOf};
@@ -109,10 +110,7 @@ fn read_span(path: &Path, span: Span, config: &Config, how: How) -> anyhow::Resu
         path,
         how.walk,
         |record| analyzer.packet(record.time.0, record.link, record.original_len, record.data),
-        |share| {
-            progress.at(share);
-            Ok::<(), CaptureError>(())
-        },
+        |share| anyhow::Ok(progress.goes_on(share)?),
     )?;
     let place = Place {
         file,
@@ -145,6 +143,11 @@ fn read_stream(
     strict: bool,
 ) -> anyhow::Result<Stretch> {
     let mut analyzer = StretchAnalyzer::new(config.clone(), opening(span, false))?;
+    let (progress, mut packets) = (Progress::new(file), 0u64);
+    let mut goes_on = || {
+        packets += 1;
+        if packets.is_multiple_of(LOOK_EVERY) { progress.goes_on(None) } else { Ok(()) }
+    };
     let mut place =
         Place { file: file.to_owned(), from: span.from, ending: Ending::Ends, ..Place::default() };
     match input {
@@ -152,6 +155,7 @@ fn read_stream(
         Input::Capture(mut reader) => {
             while let Some(record) = reader.next_record()? {
                 analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+                goes_on()?;
             }
             place.truncated_at_byte = report_damage(&reader, strict)?;
         }
@@ -160,6 +164,7 @@ fn read_stream(
             while let Some(at) = synth.next_packet(&mut frame) {
                 let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
                 analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+                goes_on()?;
             }
         }
     }

@@ -22,6 +22,9 @@ use crate::replace::Replacement;
 use crate::selection::{Selector, first_time};
 use crate::ui::Progress;
 
+/// Packets between two looks at whether to go on.
+pub(super) const LOOK_EVERY: u64 = 1 << 18;
+
 /// All that packets of a trace go to, in their order.
 struct Sinks<'a> {
     analyzer: Analyzer,
@@ -183,8 +186,12 @@ pub(super) fn analyze_one(
             truncated_at_byte = report_damage(&reader, args.damage.strict)?;
         }
         Input::Synth(mut synth) => {
-            let mut frame = Vec::new();
+            let (mut frame, mut packets) = (Vec::new(), 0u64);
             while let Some(at) = synth.next_packet(&mut frame) {
+                packets += 1;
+                if packets.is_multiple_of(LOOK_EVERY) {
+                    progress.goes_on(None)?;
+                }
                 let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
                 if !sinks.packet(at, LinkType::Ethernet, frame.len() as u32, data)? {
                     break;
@@ -215,7 +222,7 @@ fn analyze_sections(
     let partial = slipstream_trace::analyze_sections(config, sections.len(), |number, section| {
         let goes_on = |section: &mut SectionAnalyzer<'_>, share| {
             if taken.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
-                progress.at(Some(share));
+                progress.goes_on(Some(share))?;
             }
             anyhow::Ok(!section.gives_up())
         };
@@ -297,7 +304,7 @@ fn analyze_parts(
         left_out += made.left_out;
         taken += 1;
         if taken.is_multiple_of(64) {
-            progress.at(Some(parts.progress()));
+            progress.goes_on(Some(parts.progress()))?;
         }
         anyhow::Ok(())
     })?;
@@ -333,8 +340,8 @@ fn records(
             break;
         }
         packets += 1;
-        if packets.is_multiple_of(1 << 18) {
-            progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64));
+        if packets.is_multiple_of(LOOK_EVERY) {
+            progress.goes_on(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64))?;
         }
     }
     Ok(())
