@@ -417,8 +417,8 @@ pub(crate) fn delay_rows(t: &mut Table, histogram: &Histogram) {
 
 /// Writes the log of polls.
 pub(crate) fn write_poll_log(log: &PollLog, mut file: Replacement) -> anyhow::Result<()> {
-    log.write(BufWriter::new(&mut file)).context("--poll-log: can't be written")?;
-    file.commit().context("--poll-log")?;
+    log.write(BufWriter::new(&mut file))?;
+    file.commit()?;
     if log.missed() > 0 {
         warn!("--poll-log: {} polls found no room; --poll-log-max makes more", log.missed());
     }

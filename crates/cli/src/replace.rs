@@ -1,11 +1,10 @@
 //! Files that appear complete or not at all.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::new_file::{NewFile, place};
+use slipstream::new_file::{Output, place, target};
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
 /// are options with their paths; devices and pipes may stand in several places.
@@ -40,15 +39,9 @@ pub(crate) fn refuse_shared<'a>(
 /// of that name; nothing is left of it if it comes to nothing, or a signal ends the program.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    path: PathBuf,
-    to: Target,
-}
-
-#[derive(Debug)]
-enum Target {
-    New(NewFile),
-    /// A device or a pipe, which is written to and not replaced.
-    Straight(File),
+    /// The option, and the file as it was named.
+    said: String,
+    to: Output,
 }
 
 impl Replacement {
@@ -58,43 +51,47 @@ impl Replacement {
         if path.as_os_str() == "-" {
             bail!("{option} -: stdout is taken by the result; name a file");
         }
-        let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let target = target(path);
         let folder = target.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists());
         if let Some(folder) = folder {
             bail!("{option} {}: there is no folder {}; make it first", path.display(), folder.display());
         }
-        let to = match target.metadata() {
-            Ok(m) if m.is_dir() => bail!("{option} {}: is a directory; name a file", path.display()),
-            Ok(m) if !m.is_file() => Target::Straight(File::create(&target).with_context(failed)?),
-            _ => Target::New(NewFile::create(&target).with_context(failed)?),
-        };
-        Ok(Self { path: target, to })
+        if path.is_dir() {
+            bail!("{option} {}: is a directory; name a file", path.display());
+        }
+        Ok(Self {
+            to: Output::create(path).with_context(failed)?,
+            said: format!("{option} {}", path.display()),
+        })
     }
 
     /// Gives the file its name.
-    pub(crate) fn commit(self) -> anyhow::Result<()> {
-        let Self { path, to } = self;
-        let failed = || format!("{}: can't be written", path.display());
-        match to {
-            Target::Straight(mut file) => file.flush().with_context(failed),
-            Target::New(file) => file.persist().with_context(failed),
-        }
+    pub(crate) fn commit(mut self) -> anyhow::Result<()> {
+        self.to.flush().map_err(|error| self.failed(error))?;
+        let Self { said, to } = self;
+        to.persist().with_context(|| format!("{said}: can't be written"))
+    }
+
+    /// The error with the name of the file, and what to do.
+    fn failed(&self, error: io::Error) -> io::Error {
+        let kind = error.kind();
+        let advice = match kind {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "; free some space or write elsewhere"
+            }
+            _ => "",
+        };
+        io::Error::new(kind, format!("{}: can't be written: {error}{advice}", self.said))
     }
 }
 
 impl Write for Replacement {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        match &mut self.to {
-            Target::New(file) => file.write(data),
-            Target::Straight(file) => file.write(data),
-        }
+        self.to.write(data).map_err(|error| self.failed(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.to {
-            Target::New(file) => file.flush(),
-            Target::Straight(file) => file.flush(),
-        }
+        self.to.flush().map_err(|error| self.failed(error))
     }
 }
 

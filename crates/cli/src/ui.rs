@@ -91,7 +91,10 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 pub(crate) fn is_interrupt(error: &anyhow::Error) -> bool {
     let ended = error.downcast_ref::<SourceError>().is_some_and(|e| e.downcast_ref::<Stopped>().is_some());
     let mut errors = error.chain().filter_map(|e| e.downcast_ref::<io::Error>());
-    ended || error.is::<Interrupted>() || errors.any(Stopped::is_why)
+    // Whoever opens ports tells of errors in words.
+    let said = || error.chain().any(|cause| cause.to_string().contains(&Stopped.to_string()));
+    let in_words = Stopped::check().is_err() && said();
+    ended || error.is::<Interrupted>() || errors.any(Stopped::is_why) || in_words
 }
 
 /// Columns of the terminal that stdout goes to, if it goes to one.

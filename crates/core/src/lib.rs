@@ -57,6 +57,8 @@ pub mod settings;
 #[cfg(feature = "std")]
 pub mod source;
 pub mod stage;
+#[cfg(feature = "std")]
+pub mod stop;
 pub mod table;
 pub mod time;
 pub mod units;

@@ -7,11 +7,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::fs::{AtFlags, CWD, OFlags, fcntl_getfl, fcntl_setfl, linkat};
 use tempfile::{NamedTempFile, TempPath};
+
+use crate::stop::Stopped;
 
 /// Names that are tried for a file that is about to take the place of another.
 const NAMES: u32 = 100;
@@ -33,18 +36,18 @@ impl NewFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         let folder = folder(path);
         let path = path.to_path_buf();
-        let unnamed = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o666)
-            .custom_flags(libc::O_TMPFILE)
-            .open(folder)
-            .ok()
-            .filter(|file| open_path(file).exists());
-        if let Some(file) = unnamed {
-            return Ok(Self { file, path, hidden: None });
-        }
-        let (file, hidden) = hidden(&path)?.into_parts();
+        let unnamed =
+            OpenOptions::new().read(true).write(true).mode(0o666).custom_flags(libc::O_TMPFILE).open(folder);
+        let failed = match unnamed {
+            Ok(file) if open_path(&file).exists() => return Ok(Self { file, path, hidden: None }),
+            other => other.err(),
+        };
+        // What the system said about the folder, not about a hidden file of which nobody knows.
+        let said = |error: io::Error| match failed {
+            Some(first) if first.kind() == error.kind() => first,
+            _ => error.kind().into(),
+        };
+        let (file, hidden) = hidden(&path).map_err(said)?.into_parts();
         Ok(Self { file, path, hidden: Some(hidden) })
     }
 
@@ -96,6 +99,86 @@ impl NewFile {
     }
 }
 
+/// The destination that a name stands for: a new file, or what is there already and is no regular file.
+#[derive(Debug)]
+pub enum Output {
+    /// A file that takes the place of an older one, where a link leads to as well.
+    New(NewFile),
+    /// A device or a pipe, which is written to and not replaced.
+    Straight(File),
+}
+
+impl Output {
+    /// Begins to write what will be `path`.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`] and [`open_straight`]; a folder can't be written.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            Ok(there) if !there.is_file() => open_straight(path).map(Self::Straight),
+            Ok(_) => NewFile::create(&fs::canonicalize(path)?).map(Self::New),
+            Err(_) => NewFile::create(&target(path)).map(Self::New),
+        }
+    }
+
+    /// Gives a new file its name.
+    ///
+    /// # Errors
+    /// As [`NewFile::persist`].
+    pub fn persist(self) -> io::Result<()> {
+        match self {
+            Self::New(file) => file.persist(),
+            Self::Straight(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::New(file) => file.write(bytes),
+            Self::Straight(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::New(file) => file.flush(),
+            Self::Straight(file) => file.flush(),
+        }
+    }
+}
+
+/// Opens a device or a pipe to write to it. A pipe that has a name is waited for until somebody reads it, or
+/// [`stops_streams`](crate::stop::stops_streams) ends the waiting.
+///
+/// # Errors
+/// The system's; [`Stopped`].
+pub fn open_straight(path: &Path) -> io::Result<File> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    loop {
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        match opened {
+            // Nobody reads it yet.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && is_pipe(path) => {
+                Stopped::check().map_err(io::Error::other)?;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+            Ok(file) => {
+                let flags = fcntl_getfl(&file)?;
+                fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+                return Ok(file);
+            }
+        }
+    }
+}
+
+fn is_pipe(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo())
+}
+
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
@@ -114,8 +197,24 @@ pub fn place(path: &Path) -> Option<PathBuf> {
     match fs::metadata(path) {
         Ok(there) if there.is_file() || there.is_dir() => fs::canonicalize(path).ok(),
         Ok(_) => None,
-        Err(_) => Some(fs::canonicalize(folder(path)).ok()?.join(path.file_name()?)),
+        Err(_) => {
+            let path = target(path);
+            Some(fs::canonicalize(folder(&path)).ok()?.join(path.file_name()?))
+        }
     }
+}
+
+/// The file that a name stands for: links are followed, also to where no file is yet.
+#[must_use]
+pub fn target(path: &Path) -> PathBuf {
+    /// As many as the system follows.
+    const LINKS: usize = 40;
+    let mut target = path.to_owned();
+    for _ in 0..LINKS {
+        let Ok(to) = fs::read_link(&target) else { break };
+        target = target.parent().unwrap_or(Path::new("")).join(to);
+    }
+    target
 }
 
 /// The path by which the system names an open file.
@@ -187,14 +286,51 @@ mod tests {
         fs::write(&a, "").unwrap();
         std::os::unix::fs::symlink("a", &link).unwrap();
         assert!([&again, &link].iter().all(|name| place(name) == place(&a)));
+        fs::remove_file(&a).unwrap();
+        assert_eq!((place(&link), target(&link)), (place(&a), a), "a link to what is not there yet");
         assert_eq!(place(Path::new("/dev/null")), None);
         assert_eq!(place(&folder.path().join("no/such/f")), None);
+    }
+
+    /// What is no regular file is written to, whoever reads it, and what a link leads to is replaced, not the
+    /// link.
+    #[test]
+    fn devices_pipes_and_links_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let [pipe, link, file] = ["pipe", "link", "file"].map(|n| folder.path().join(n));
+        let write = |path: &Path| {
+            let mut output = Output::create(path).unwrap();
+            output.write_all(b"data").unwrap();
+            output.persist().unwrap();
+        };
+        write(Path::new("/dev/null"));
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        write(&pipe);
+        assert_eq!(reader.join().unwrap(), b"data");
+        assert!(is_pipe(&pipe));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        for _ in 0..2 {
+            // Before there is a file, and once there is one.
+            write(&link);
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read(&file).unwrap(), b"data");
+        }
+        assert_eq!(Output::create(folder.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }
 
     #[test]
     fn what_can_not_be_made_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(NewFile::create(&folder.path().join("no/such/f")).is_err());
+        fs::write(folder.path().join("file"), "").unwrap();
+        let within = NewFile::create(&folder.path().join("file/f")).unwrap_err();
+        assert_eq!(within.to_string(), "Not a directory (os error 20)");
+        fs::remove_file(folder.path().join("file")).unwrap();
         let path = folder.path().join("taken");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("x"), "").unwrap();

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use anyhow::Context as _;
 use slipstream_lab::{Bench, Error, Lab};
 
 use super::Outcome;
@@ -32,8 +31,8 @@ pub(super) fn run(args: &cli::Lab) -> anyhow::Result<Outcome> {
     };
     let result = results.json();
     if let Some(mut file) = file {
-        file.write_all(results.html()?.as_bytes()).context("--report")?;
-        file.commit().context("--report")?;
+        file.write_all(results.html()?.as_bytes())?;
+        file.commit()?;
     }
     match args.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,

@@ -7,6 +7,7 @@ mod lines;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -45,6 +46,16 @@ pub(crate) enum Target {
     Syslog(String),
     /// Lines of JSON in a file.
     Json(PathBuf),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ipfix(to) => write!(f, "ipfix:{to}"),
+            Self::Syslog(to) => write!(f, "syslog:{to}"),
+            Self::Json(path) => write!(f, "json:{}", path.display()),
+        }
+    }
 }
 
 impl FromStr for Target {
@@ -232,7 +243,7 @@ impl SessionLog {
     /// # Errors
     /// It can't be opened.
     pub(crate) fn start(target: &Target, shards: usize) -> anyhow::Result<Self> {
-        let failed = || format!("--session-log {target:?}");
+        let failed = || format!("--session-log {target}");
         let log = Log::open(target, shards).with_context(failed)?;
         Self::with_room(target, log, shards, ROOM).with_context(failed)
     }

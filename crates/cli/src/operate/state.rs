@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::Value;
 use slipstream::clock::LiveClock;
-use slipstream::new_file::NewFile;
+use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
 use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::Driver;
@@ -190,18 +190,6 @@ impl Keeper {
         info!(target: LIVE, file = %self.path.display(), bytes, "state saved");
         Ok(())
     }
-}
-
-/// The file that a name stands for: links are followed, also to where no file is yet.
-fn target(path: &Path) -> PathBuf {
-    /// As many as the system follows.
-    const LINKS: usize = 40;
-    let mut target = path.to_owned();
-    for _ in 0..LINKS {
-        let Ok(to) = fs::read_link(&target) else { break };
-        target = target.parent().unwrap_or(Path::new("")).join(to);
-    }
-    target
 }
 
 /// A NAT's table like one that was saved, where none of the plan's stages has it.

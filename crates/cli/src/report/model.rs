@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use anyhow::Context;
 use serde::Serialize;
 use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
 use slipstream_report::{STYLE, number, page};
@@ -111,8 +110,8 @@ impl Page {
     /// Writes the page.
     pub(crate) fn write(self, mut file: Replacement) -> anyhow::Result<()> {
         let text = page(include_str!("model.html"), self)?;
-        file.write_all(text.as_bytes()).context("--report")?;
-        file.commit().context("--report")
+        file.write_all(text.as_bytes())?;
+        file.commit()
     }
 }
 

@@ -448,3 +448,34 @@ fn rules_look_into_tunnels_where_flows_are_those_within() {
         assert_eq!(report["packets_in"], packets, "{options:?}");
     }
 }
+
+/// Who waits for somebody to read a pipe ends when it is asked to, and the pipe stays one; so does a device.
+#[test]
+fn waiting_for_a_reader_can_be_ended() {
+    let nat = ["--session-log", "json:pipe", "-e", "paced(rate=1kpps) -> nat(pool=[192.0.2.1]) -> null"];
+    for words in [
+        &["-e", "paced(rate=1kpps) -> pcap(path=pipe)"][..],
+        &["-e", "paced(rate=1kpps) -> flow_stats(export=pipe) -> null"],
+        &nat,
+    ] {
+        let dir = scratch();
+        let pipe = dir.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let child = Command::new(BINARY)
+            .arg("run")
+            .args(words)
+            .current_dir(dir.path())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+        assert_eq!(names(dir.path()), ["pipe"], "{words:?}");
+        assert!(!fs::metadata(&pipe).unwrap().is_file(), "{words:?}");
+    }
+    let (dir, words) = (scratch(), ["-e", "flow_stats(export=/dev/null)"]);
+    run_in(dir.path(), ["run", "-i", text(small()), "-o", "null"].into_iter().chain(words)).with(0);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}

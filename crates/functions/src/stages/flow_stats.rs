@@ -13,7 +13,7 @@ use crate::ipfix::{Exporter, IpfixConfig};
 use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
-use slipstream_core::new_file::NewFile;
+use slipstream_core::new_file::Output;
 use slipstream_core::packet::{any_key_of, fast_key_of};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
@@ -101,7 +101,7 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
         return Err(BuildError::setting("export", message));
     }
-    let file = NewFile::create(&path).map_err(wrong)?;
+    let file = Output::create(&path).map_err(wrong)?;
     Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
 }
 
@@ -114,7 +114,7 @@ pub enum Target {
     /// To a file, which takes its name at the end.
     File {
         /// The file that is being written.
-        out: Option<BufWriter<NewFile>>,
+        out: Option<BufWriter<Output>>,
         /// Its name.
         path: PathBuf,
         /// The first error.

@@ -3,39 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use slipstream_core::stop::{Stopped, stops_streams};
 
 /// So often is asked whether to go on waiting.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
-static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-
-/// The flag that ends all waiting for streams once it is set, such as by a signal.
-#[must_use]
-pub fn stops_streams() -> Arc<AtomicBool> {
-    Arc::clone(&STOP)
-}
-
-/// Waiting for a stream was ended by [`stops_streams`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it was asked to end")]
-pub struct Stopped;
-
-impl Stopped {
-    /// This error, once [`stops_streams`] was set.
-    pub(crate) fn check() -> Result<(), Self> {
-        if STOP.load(Ordering::Relaxed) { Err(Self) } else { Ok(()) }
-    }
-
-    /// Returns true if this is why something was not read.
-    #[must_use]
-    pub fn is_why(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<Self>())
-    }
-}
 
 /// A stream that is waited for.
 pub(super) struct Stream {

@@ -1,11 +1,11 @@
 //! Destinations of a capture: a file that appears whole or not at all, a device, a pipe.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
 use super::{CaptureError, Compression};
-use slipstream_core::new_file::NewFile;
+use slipstream_core::new_file::{NewFile, open_straight, target};
 
 /// Ends of names of files in compressions that captures are not written in.
 const OTHER_COMPRESSIONS: [&str; 10] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "sz", "xz", "z", "zip"];
@@ -30,10 +30,10 @@ impl Target {
                 return Err(CaptureError::IsDirectory { file: path.display().to_string() });
             }
             Ok(metadata) if !metadata.is_file() => {
-                return OpenOptions::new().write(true).open(path).map(Self::Direct).map_err(failed);
+                return open_straight(path).map(Self::Direct).map_err(failed);
             }
             Ok(metadata) => (fs::canonicalize(path).map_err(failed)?, Some(metadata.permissions())),
-            Err(_) => (path.to_path_buf(), None),
+            Err(_) => (target(path), None),
         };
         // A plain capture of such a name would be taken for something else.
         let end = path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();

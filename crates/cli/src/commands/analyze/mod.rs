@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use slipstream_lab::frontier::Frontier;
@@ -245,7 +245,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     output.write(&analyzed, total)?;
     if let Some(file) = packets {
         let file = file.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
-        file.finish()?.commit().context("--parquet-packets")?;
+        file.finish()?.commit()?;
     }
     let diff = match analyzed.as_slice() {
         [a, b] if args.diff => Some(Difference::of(args, a, b)?),
@@ -400,8 +400,8 @@ fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> a
         report: &a.report,
         frontier: a.frontier.as_ref(),
     }));
-    file.write_all(report::html(&subjects)?.as_bytes()).context("--report")?;
-    file.commit().context("--report")
+    file.write_all(report::html(&subjects)?.as_bytes())?;
+    file.commit()
 }
 
 /// Writes `--parquet`: the flows of all traces.
@@ -413,7 +413,7 @@ fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
             None => flows.trace(&one.file, &one.partial)?,
         }
     }
-    flows.finish()?.commit().context("--parquet")
+    flows.finish()?.commit()
 }
 
 /// The merged report of several traces; none for a single one.

@@ -172,8 +172,8 @@ fn read_stream(
 }
 
 fn write(stretch: &Stretch, mut file: Replacement) -> anyhow::Result<()> {
-    file.write_all(&stretch.to_bytes()).context("--save")?;
-    file.commit().context("--save")
+    file.write_all(&stretch.to_bytes())?;
+    file.commit()
 }
 
 /// `part`: say which part of the trace it is.

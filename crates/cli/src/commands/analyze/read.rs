@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use slipstream::io::capture::{CaptureReader, Part, Parts, Record, Sections};
 use slipstream::time::Nanos;
 use slipstream_lab::frontier::Arrivals;
@@ -91,7 +91,7 @@ impl<'a> Sinks<'a> {
         if let Some(packets) = &mut self.packets {
             let (number, time_ns, original_len) = (self.number, at.0, len);
             let row = PacketRow { number, time_ns, link, original_len, data, flow };
-            packets.packet(&row).context("--parquet-packets")?;
+            packets.packet(&row)?;
         }
         Ok(!self.selector.as_ref().is_some_and(Selector::is_done))
     }

@@ -13,8 +13,8 @@ use crate::replace::Replacement;
 
 /// Writes a file of states.
 pub(super) fn write(saved: &Saved, mut file: Replacement) -> anyhow::Result<()> {
-    file.write_all(&saved.to_bytes()).context("--save")?;
-    file.commit().context("--save")
+    file.write_all(&saved.to_bytes())?;
+    file.commit()
 }
 
 /// Reads a file of states.

@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use slipstream::new_file::open_straight;
 use slipstream::operate::SessionEvent;
 use tracing::warn;
 
@@ -65,7 +66,12 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let straight = fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir());
+        // Who talks to whom is not everybody's business.
+        let file = match straight {
+            true => open_straight(path)?,
+            false => OpenOptions::new().create(true).append(true).mode(0o640).open(path)?,
+        };
         let cut = is_cut(path, &file.metadata()?);
         Ok(Self { path: path.to_owned(), file, begun: 0, cut, astray: false })
     }
