@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use slipstream::io::link::{LinkState, Links};
+use slipstream::io::link::{LinkState, Links, name_of, number_of};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::{Monitor, RunReport};
 use slipstream_report::time;
@@ -189,23 +189,46 @@ fn p99_between(before: &[(i64, u64)], now: &[(i64, u64)]) -> (u64, Option<u64>) 
 /// The interfaces of a pipeline and their states.
 struct Interfaces {
     links: Option<Links>,
-    /// The stage, its interface, and the state in which that was last seen.
-    all: Vec<(String, String, Option<LinkState>)>,
+    all: Vec<Interface>,
+}
+
+/// The interface of a stage.
+struct Interface {
+    port: String,
+    /// Its name when it was last seen, and its number, which stays.
+    name: String,
+    number: Option<u32>,
+    /// The state in which it was last seen.
+    before: Option<LinkState>,
 }
 
 impl Interfaces {
     fn of(plan: &Plan) -> Self {
         let named = plan.stages.iter().filter(|s| s.kind.live()).filter_map(|s| {
             let interface = s.settings.text("interface");
-            (!interface.is_empty()).then(|| (s.name.clone(), interface.to_owned(), None))
+            (!interface.is_empty()).then(|| Interface {
+                port: s.name.clone(),
+                name: interface.to_owned(),
+                number: number_of(interface),
+                before: None,
+            })
         });
         Self { links: Links::new().ok(), all: named.collect() }
     }
 
     fn look(&mut self) {
         let Some(links) = &self.links else { return };
-        for (port, interface, before) in &mut self.all {
-            let now = links.state(interface);
+        for Interface { port, name: interface, number, before } in &mut self.all {
+            let name = number.and_then(name_of);
+            // One that was not there yet is known by its name.
+            let now = match (&name, *number) {
+                (None, Some(_)) => LinkState::Gone,
+                _ => links.state(name.as_deref().unwrap_or(interface)),
+            };
+            if let Some(name) = name.filter(|name| name != interface) {
+                info!(target: LIVE, port, interface, name, "link renamed");
+                *interface = name;
+            }
             let was = before.replace(now);
             if was == Some(now) || was.is_none() && now == LinkState::Up {
                 continue;

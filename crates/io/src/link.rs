@@ -1,6 +1,6 @@
 //! The state of network interfaces, as others see it who only look on: a log, for instance.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::{CStr, CString, c_int, c_ulong};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::AsRawFd;
@@ -78,9 +78,36 @@ impl Links {
     }
 }
 
+/// The number of the interface of this name, which it keeps when it is renamed.
+#[must_use]
+#[allow(unsafe_code)]
+pub fn number_of(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name ends with a zero and outlives the call.
+    Some(unsafe { libc::if_nametoindex(name.as_ptr()) }).filter(|number| *number != 0)
+}
+
+/// The name that the interface of this number has now; none where it is gone.
+#[must_use]
+#[allow(unsafe_code)]
+pub fn name_of(number: u32) -> Option<String> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the call writes no more than `IF_NAMESIZE` bytes, the last of which is a zero.
+    let found = unsafe { libc::if_indextoname(number, name.as_mut_ptr().cast()) };
+    let name = CStr::from_bytes_until_nul(&name).ok().filter(|_| !found.is_null())?;
+    Some(name.to_string_lossy().into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_names_belong_together() {
+        let number = number_of("lo").unwrap();
+        assert_eq!(name_of(number).as_deref(), Some("lo"));
+        assert_eq!((number_of("no-such-if0"), number_of("lo\0"), name_of(0)), (None, None, None));
+    }
 
     #[test]
     fn the_loopback_interface_is_there_and_others_are_not() {

@@ -8,6 +8,7 @@ use std::path::Path;
 use libc::c_ulong;
 
 use crate::af_packet::named;
+use crate::link::{name_of, number_of};
 
 /// The request of ethtool, and its commands.
 const SIOCETHTOOL: c_ulong = 0x8946;
@@ -137,7 +138,15 @@ fn other_end(interface: &str) -> Option<String> {
 
 /// Features that were switched off; they are switched on again when this is dropped.
 #[derive(Debug, Default)]
-pub struct Switched(Vec<(String, Feature)>);
+pub struct Switched(Vec<On>);
+
+/// A feature that was on, of an interface with this name and number.
+#[derive(Debug)]
+struct On {
+    interface: String,
+    number: Option<u32>,
+    feature: Feature,
+}
 
 impl Switched {
     /// Switches off what merges packets or takes tags out of them on their way in by `interface`, and, at the
@@ -161,7 +170,10 @@ impl Switched {
                 continue;
             }
             match ethtool.set(&interface, feature, false) {
-                Ok(()) => this.0.push((interface, feature)),
+                Ok(()) => {
+                    let number = number_of(&interface);
+                    this.0.push(On { interface, number, feature });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
                 Err(error) => return Err(error),
             }
@@ -171,16 +183,18 @@ impl Switched {
 
     /// The interfaces and features that were on.
     pub fn features(&self) -> impl Iterator<Item = (&str, Feature)> {
-        self.0.iter().map(|(interface, feature)| (interface.as_str(), *feature))
+        self.0.iter().map(|on| (on.interface.as_str(), on.feature))
     }
 }
 
 impl Drop for Switched {
     fn drop(&mut self) {
         let Ok(ethtool) = Ethtool::open() else { return };
-        for (interface, feature) in self.0.iter().rev() {
-            // An interface that is gone needs nothing.
-            let _ = ethtool.set(interface, *feature, true);
+        for On { number, feature, .. } in self.0.iter().rev() {
+            // It may have another name by now, and another one its name. One that is gone needs nothing.
+            if let Some(interface) = number.and_then(name_of) {
+                let _ = ethtool.set(&interface, *feature, true);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One report of several shards.
 
+use serde_json::Value;
 use slipstream_stats::Histogram;
 
 use crate::runtime::graph::StageReport;
@@ -88,9 +89,68 @@ fn add_stage(all: &mut StageReport, other: &StageReport) {
         (none @ None, Some(more)) => *none = Some(more.clone()),
         (_, None) => {}
     }
-    // A stage's report in words of its own stays in each shard's report.
-    if other.report.is_some() {
-        all.report = None;
+    if let Some(more) = &other.report {
+        all.report = all.report.take().and_then(|report| with_hits(report, more));
+    }
+}
+
+/// The report of a stage that counts what its rules match, with the hits of another shard's. What any other
+/// says in words of its own stays in each shard's report.
+fn with_hits(mut all: Value, more: &Value) -> Option<Value> {
+    let more = more.as_object()?;
+    let fields = all.as_object_mut()?;
+    let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or_default();
+    let hits = fields.get_mut("hits")?.as_array_mut()?;
+    for hit in more.get("hits")?.as_array()? {
+        let same = |known: &&mut Value| known.get("rule") == hit.get("rule");
+        match hits.iter_mut().find(same).and_then(Value::as_object_mut) {
+            Some(known) => {
+                for name in ["packets", "bytes"] {
+                    let sum = number(known.get(name)) + number(hit.get(name));
+                    known.insert(name.to_owned(), sum.into());
+                }
+            }
+            None => hits.push(hit.clone()),
+        }
+    }
+    hits.sort_by_key(|hit| number(hit.get("rule")));
+    for name in ["logged", "notes"] {
+        let (Some(Value::Array(list)), Some(Value::Array(others))) = (fields.get_mut(name), more.get(name))
+        else {
+            continue;
+        };
+        for one in others {
+            if name == "logged" || !list.contains(one) {
+                list.push(one.clone());
+            }
+        }
+    }
+    let memory = number(fields.get("memory_bytes")) + number(more.get("memory_bytes"));
+    fields.insert("memory_bytes".to_owned(), memory.into());
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn hits_of_shards_are_added_up() {
+        let one = json!({ "rules": 3, "memory_bytes": 10, "notes": ["a"], "logged": [1], "rules_error": "x",
+                          "hits": [{ "rule": 0, "line": 1, "packets": 2, "bytes": 20 },
+                                   { "rule": 2, "line": 5, "packets": 1, "bytes": 7 }] });
+        let other = json!({ "rules": 3, "memory_bytes": 11, "notes": ["a", "b"], "logged": [2],
+                            "hits": [{ "rule": 1, "line": 2, "packets": 4, "bytes": 40 },
+                                     { "rule": 2, "line": 5, "packets": 3, "bytes": 3 }] });
+        let both = json!({ "rules": 3, "memory_bytes": 21, "notes": ["a", "b"], "logged": [1, 2], "rules_error": "x",
+                           "hits": [{ "rule": 0, "line": 1, "packets": 2, "bytes": 20 },
+                                    { "rule": 1, "line": 2, "packets": 4, "bytes": 40 },
+                                    { "rule": 2, "line": 5, "packets": 4, "bytes": 10 }] });
+        assert_eq!(with_hits(one, &other), Some(both));
+        assert_eq!(with_hits(json!({ "epochs": [] }), &other), None);
+        assert_eq!(with_hits(other, &json!({ "epochs": [] })), None);
     }
 }
 
