@@ -301,9 +301,9 @@ fn complain(report: &RunReport) {
         let name = &source.name;
         if counter("too_long") > 0 {
             warn!(
-                "{name}: {} packets were longer than the interface's MTU and are lost: its neighbour leaves segmentation \
-                 to the card, or this side merges packets; switch that off: ethtool -K INTERFACE gro off lro off (here), \
-                 tso off gso off tx off (there)",
+                "{name}: {} packets were longer than the interface's MTU was when the port was opened, and are lost. If the \
+                 MTU was raised since, start anew. Else its neighbour leaves segmentation to the card, or this side merges \
+                 packets; switch that off: ethtool -K INTERFACE gro off lro off (here), tso off gso off tx off (there)",
                 counter("too_long")
             );
         }

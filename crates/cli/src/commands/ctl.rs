@@ -160,7 +160,7 @@ fn print(reach: &Reach, answer: &Map<String, Value>) -> anyhow::Result<Outcome> 
     for (name, value) in answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema") {
         match value {
             Value::Array(rows) if rows.iter().all(Value::is_object) => tabulate(&mut t, name, rows),
-            Value::Object(_) => t.row([name.clone(), value.to_string()]),
+            Value::Object(fields) => nested(&mut t, fields),
             value => t.row([name.replace('_', " "), shown(value)]),
         }
     }
@@ -168,15 +168,76 @@ fn print(reach: &Reach, answer: &Map<String, Value>) -> anyhow::Result<Outcome> 
     Ok(Outcome::Done)
 }
 
+/// The fields of an object: values in a row each, lists of objects as tables behind them.
+fn nested(t: &mut Table, fields: &Map<String, Value>) {
+    for (name, value) in fields {
+        match value {
+            Value::Array(rows) if !rows.is_empty() && rows.iter().all(Value::is_object) => {}
+            Value::Object(inner) if inner.values().all(is_plain) => {
+                for (part, value) in inner {
+                    t.row([format!("{name} {part}").replace('_', " "), shown(value)]);
+                }
+            }
+            Value::Object(_) => {}
+            value => t.row([name.replace('_', " "), shown(value)]),
+        }
+    }
+    for (name, value) in fields {
+        if let Value::Array(rows) = value
+            && !rows.is_empty()
+            && rows.iter().all(Value::is_object)
+        {
+            tabulate(t, name, rows);
+        }
+    }
+}
+
+/// Says that a value fits a cell.
+fn is_plain(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().all(|one| !one.is_object() && !one.is_array()),
+        value => !value.is_object(),
+    }
+}
+
+/// A table with a column for each field that some of the objects have. Objects in them are told by their
+/// fields; what has further parts is for JSON.
 fn tabulate(t: &mut Table, name: &str, rows: &[Value]) {
-    t.title(name.to_owned());
-    let Some(first) = rows.first().and_then(Value::as_object) else {
+    t.title(name.replace('_', " "));
+    if rows.is_empty() {
         t.row(["none".to_owned()]);
         return;
-    };
-    t.row(first.keys().map(|k| k.replace('_', " ")));
+    }
+    let mut columns: Vec<(&str, Option<&str>)> = Vec::new();
+    for (field, value) in rows.iter().filter_map(Value::as_object).flatten() {
+        let parts: Vec<_> = match value {
+            Value::Object(inner) if inner.values().all(is_plain) => {
+                inner.keys().map(|part| (field.as_str(), Some(part.as_str()))).collect()
+            }
+            value if is_plain(value) => vec![(field.as_str(), None)],
+            _ => Vec::new(),
+        };
+        for part in parts {
+            if !columns.contains(&part) {
+                columns.push(part);
+            }
+        }
+    }
+    // A field that is an object somewhere, and nothing elsewhere.
+    let whole = |field: &str| columns.iter().any(|(other, part)| *other == field && part.is_some());
+    let columns: Vec<_> =
+        columns.iter().filter(|(field, part)| part.is_some() || !whole(field)).copied().collect();
+    let head = |(field, part): &(&str, Option<&str>)| part.unwrap_or(field).replace('_', " ");
+    t.row(columns.iter().map(head));
     for row in rows {
-        t.row(first.keys().map(|k| row.get(k).map_or_else(String::new, shown)));
+        t.row(columns.iter().map(|(field, part)| {
+            let value = row.get(field);
+            let value = match part {
+                Some(part) => value.and_then(|value| value.get(part)),
+                None => value,
+            };
+            value.map_or_else(String::new, shown)
+        }));
     }
 }
 

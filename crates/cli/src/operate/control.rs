@@ -61,6 +61,10 @@ fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     // Nobody reaches it before its mode is set: until then it has another name.
     let name = path.file_name().context("this is no path of a file")?;
     let made = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    // A folder for it may be missing, as `/run/slipstream` is after each start of the system.
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        let _ = fs::create_dir(folder);
+    }
     let _ = fs::remove_file(&made);
     let listener = UnixListener::bind(&made)?;
     let named = || -> io::Result<()> {

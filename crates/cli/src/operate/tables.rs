@@ -135,7 +135,9 @@ impl Operation {
     /// Takes entries out: how many, and where to go on. An empty selection is refused.
     pub(crate) fn delete(&self, selection: &Selection) -> anyhow::Result<(u64, Option<u64>)> {
         if selection.only.is_empty() {
-            bail!("`where` says which entries are meant; without one all of them would be");
+            bail!(
+                "`--only FIELD=VALUE` (`where`) says which entries are meant; without one all of them would be"
+            );
         }
         let place = table(&self.plan(), &selection.stage, &selection.table)?.0;
         let mut found: Vec<(usize, Vec<u8>)> = Vec::new();

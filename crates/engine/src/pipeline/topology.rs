@@ -92,7 +92,8 @@ impl Plan {
             let message = format!("packets would go round: {}", named(&stuck));
             findings.push(
                 Finding::new(&span.unwrap_or(0..self.text.len().min(1)), message)
-                    .hint("a graph leads from its sources to its sinks; only a router, which counts hops, may be come by again"),
+                    .hint("a graph leads from its sources to its sinks, stage by stage, whichever inputs are wired to which \
+                           outputs; only a router, which counts hops, may be come by again"),
             );
         }
         let mut told = Vec::new();

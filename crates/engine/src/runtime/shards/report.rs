@@ -130,6 +130,14 @@ fn with_hits(mut all: Value, more: &Value) -> Option<Value> {
     Some(all)
 }
 
+fn add_histogram(all: &mut Option<Histogram>, more: Option<&Histogram>) {
+    match (all, more) {
+        (Some(all), Some(more)) => all.merge(more),
+        (none @ None, Some(more)) => *none = Some(more.clone()),
+        (_, None) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -151,13 +159,5 @@ mod tests {
         assert_eq!(with_hits(one, &other), Some(both));
         assert_eq!(with_hits(json!({ "epochs": [] }), &other), None);
         assert_eq!(with_hits(other, &json!({ "epochs": [] })), None);
-    }
-}
-
-fn add_histogram(all: &mut Option<Histogram>, more: Option<&Histogram>) {
-    match (all, more) {
-        (Some(all), Some(more)) => all.merge(more),
-        (none @ None, Some(more)) => *none = Some(more.clone()),
-        (_, None) => {}
     }
 }
