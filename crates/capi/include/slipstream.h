@@ -478,6 +478,38 @@ typedef struct slip_heavy {
     uint8_t key[16];
 } slip_heavy;
 
+/**
+ * The answer of a sketch about all keys together, with bounds as those of slip_estimate.
+ */
+typedef struct slip_figure {
+    /**
+     * The best guess.
+     */
+    double estimate;
+    /**
+     * No less than this.
+     */
+    double lower;
+    /**
+     * No more than this.
+     */
+    double upper;
+} slip_figure;
+
+/**
+ * How many keys have one size.
+ */
+typedef struct slip_size_count {
+    /**
+     * The size.
+     */
+    uint64_t size;
+    /**
+     * Keys of that size, as estimated.
+     */
+    double keys;
+} slip_size_count;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -612,6 +644,42 @@ int slip_sketch_estimate(struct slip_sketch *sketch, const uint8_t *key, struct 
  * Returns how many, or a negative code.
  */
 int32_t slip_sketch_top(struct slip_sketch *sketch, uint64_t threshold, struct slip_heavy *heavy, uint32_t n);
+
+/**
+ * Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
+ * with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
+ * counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length
+ * that it was made with), "exact".
+ */
+int32_t slip_sketch_spreaders(struct slip_sketch *sketch,
+                              uint32_t source_length,
+                              uint64_t threshold,
+                              struct slip_heavy *heavy,
+                              uint32_t n);
+
+/**
+ * Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
+ * "univmon", "flow-radar", "exact".
+ */
+int slip_sketch_cardinality(struct slip_sketch *sketch, struct slip_figure *figure);
+
+/**
+ * Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "exact" and others that know all sizes.
+ */
+int slip_sketch_entropy(struct slip_sketch *sketch, struct slip_figure *figure);
+
+/**
+ * Tells the weight that the share `q` of all weights is no more than, 0 to 1. Kind: "ddsketch", each of
+ * whose weights is a value by itself, so that it has no aggregator in front. SLIP_E_ARGUMENT where there is
+ * no value yet.
+ */
+int slip_sketch_quantile(struct slip_sketch *sketch, double q, struct slip_figure *figure);
+
+/**
+ * Writes how many keys have which size, in ascending order of sizes, to `counts`, which has room for `n`.
+ * Returns how many it wrote, or a negative code. Kinds: "mrac", "flow-radar", "exact".
+ */
+int32_t slip_sketch_distribution(struct slip_sketch *sketch, struct slip_size_count *counts, uint32_t n);
 
 /**
  * Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length

@@ -6,7 +6,7 @@ use core::mem::{offset_of, size_of};
 use core::slice::from_raw_parts;
 
 use slipstream_sketch::{
-    AggregatorConfig, Bounds, Config, Front, Kind, QueryError, Size, Update, Want, build,
+    AggregatorConfig, Bounds, Config, Flow, Front, Kind, QueryError, Size, Update, Want, build, quantile,
 };
 
 use crate::config::{Sized0, ends_eight_or_four, init, read, secret, text};
@@ -87,6 +87,34 @@ pub struct slip_heavy {
     pub key: [u8; 16],
 }
 
+/// The answer of a sketch about all keys together, with bounds as those of slip_estimate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct slip_figure {
+    /// The best guess.
+    pub estimate: f64,
+    /// No less than this.
+    pub lower: f64,
+    /// No more than this.
+    pub upper: f64,
+}
+
+impl From<Bounds<f64>> for slip_figure {
+    fn from(Bounds { estimate, lower, upper }: Bounds<f64>) -> Self {
+        Self { estimate, lower, upper }
+    }
+}
+
+/// How many keys have one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct slip_size_count {
+    /// The size.
+    pub size: u64,
+    /// Keys of that size, as estimated.
+    pub keys: f64,
+}
+
 impl From<Bounds<u64>> for slip_estimate {
     fn from(Bounds { estimate, lower, upper }: Bounds<u64>) -> Self {
         Self { estimate, lower, upper }
@@ -165,13 +193,64 @@ fn unsupported(error: &QueryError) -> Failure {
 }
 
 fn top<const N: usize>(front: &mut Front<N>, want: Want) -> Result<Vec<slip_heavy>, Failure> {
-    let flows = front.settled().heavy_hitters(want).map_err(|e| unsupported(&e))?;
-    let heavy = |flow: &slipstream_sketch::Flow<N>| {
+    front.settled().heavy_hitters(want).map(heavy).map_err(|e| unsupported(&e))
+}
+
+fn spreaders<const N: usize>(
+    front: &mut Front<N>,
+    source_length: usize,
+    want: Want,
+) -> Result<Vec<slip_heavy>, Failure> {
+    if source_length == 0 || source_length >= N {
+        let text =
+            format!("source_length = {source_length}: of keys of {N} bytes a source has 1 to {}", N - 1);
+        return Err(Failure::new(SLIP_E_ARGUMENT, text));
+    }
+    front.settled().superspreaders(source_length, want).map(heavy).map_err(|e| unsupported(&e))
+}
+
+fn heavy<const N: usize>(flows: Vec<Flow<N>>) -> Vec<slip_heavy> {
+    let heavy = |flow: &Flow<N>| {
         let mut key = [0; 16];
         key.iter_mut().zip(flow.key).for_each(|(to, from)| *to = from);
         slip_heavy { size: flow.size.into(), key }
     };
-    Ok(flows.iter().map(heavy).collect())
+    flows.iter().map(heavy).collect()
+}
+
+/// Hands a list of answers to a caller who has room for `n`; how many are there.
+///
+/// # Safety
+/// `to` has room for `n`.
+unsafe fn hand_over<T: Copy>(found: &[T], to: *mut T, n: u32) -> i32 {
+    let found = found.get(..n.min(i32::MAX as u32) as usize).unwrap_or(found);
+    for (at, one) in found.iter().enumerate() {
+        // SAFETY: `at` is below `n`, and the caller has room for so many.
+        unsafe { to.add(at).write_unaligned(*one) };
+    }
+    found.len() as i32
+}
+
+/// Asks a sketch for a figure.
+///
+/// # Safety
+/// As the header asks for it: a sketch, and room for a figure or NULL.
+unsafe fn figure(
+    sketch: *mut slip_sketch,
+    figure: *mut slip_figure,
+    ask: impl Fn(&mut AnySketch) -> Result<Bounds<f64>, Failure>,
+) -> c_int {
+    let work = |sketch: &mut AnySketch| {
+        if figure.is_null() {
+            return Err(SLIP_E_NULL.into());
+        }
+        let found = ask(sketch)?;
+        // SAFETY: the caller's promise.
+        unsafe { figure.write_unaligned(found.into()) };
+        Ok(SLIP_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { object::with(shell(sketch), work) }
 }
 
 /// Fills in what is usual: 1 MiB of "space-saving" with keys of 4 bytes, an aggregator in front. `size` is
@@ -314,11 +393,101 @@ pub unsafe extern "C" fn slip_sketch_top(
         }
         let want = Want { threshold, top: n.min(i32::MAX as u32) as usize };
         let found = each!(sketch, front => top(front, want)?);
-        for (at, flow) in found.iter().take(want.top).enumerate() {
-            // SAFETY: `at` is below `n`, and the header asks for room for so many.
-            unsafe { heavy.add(at).write_unaligned(*flow) };
+        // SAFETY: the header asks for room for `n`.
+        Ok(unsafe { hand_over(&found, heavy, n) })
+    };
+    // SAFETY: the header asks for it.
+    unsafe { object::with(shell(sketch), work) }
+}
+
+/// Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
+/// with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
+/// counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length
+/// that it was made with), "exact".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_spreaders(
+    sketch: *mut slip_sketch,
+    source_length: u32,
+    threshold: u64,
+    heavy: *mut slip_heavy,
+    n: u32,
+) -> i32 {
+    let work = |sketch: &mut AnySketch| {
+        if heavy.is_null() {
+            return Err(SLIP_E_NULL.into());
         }
-        Ok(found.len().min(want.top) as i32)
+        if n == 0 {
+            return Err(SLIP_E_BUFFER.into());
+        }
+        let want = Want { threshold, top: n.min(i32::MAX as u32) as usize };
+        let found = each!(sketch, front => spreaders(front, source_length as usize, want)?);
+        // SAFETY: the header asks for room for `n`.
+        Ok(unsafe { hand_over(&found, heavy, n) })
+    };
+    // SAFETY: the header asks for it.
+    unsafe { object::with(shell(sketch), work) }
+}
+
+/// Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
+/// "univmon", "flow-radar", "exact".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_cardinality(
+    sketch: *mut slip_sketch,
+    figure: *mut slip_figure,
+) -> c_int {
+    let ask = |sketch: &mut AnySketch| each!(sketch, front => front.settled().cardinality().map_err(|e| unsupported(&e)));
+    // SAFETY: the header asks for it.
+    unsafe { self::figure(sketch, figure, ask) }
+}
+
+/// Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "exact" and others that know all sizes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_entropy(sketch: *mut slip_sketch, figure: *mut slip_figure) -> c_int {
+    let ask = |sketch: &mut AnySketch| each!(sketch, front => front.settled().entropy().map_err(|e| unsupported(&e)));
+    // SAFETY: the header asks for it.
+    unsafe { self::figure(sketch, figure, ask) }
+}
+
+/// Tells the weight that the share `q` of all weights is no more than, 0 to 1. Kind: "ddsketch", each of
+/// whose weights is a value by itself, so that it has no aggregator in front. SLIP_E_ARGUMENT where there is
+/// no value yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_quantile(
+    sketch: *mut slip_sketch,
+    q: f64,
+    figure: *mut slip_figure,
+) -> c_int {
+    let ask = |sketch: &mut AnySketch| {
+        if !(0.0..=1.0).contains(&q) {
+            return Err(Failure::new(SLIP_E_ARGUMENT, format!("q = {q} is not 0 to 1")));
+        }
+        let ranges = each!(sketch, front => front.settled().value_ranges().map_err(|e| unsupported(&e)))?;
+        quantile(&ranges, q).ok_or_else(|| Failure::new(SLIP_E_ARGUMENT, "there is no value yet"))
+    };
+    // SAFETY: the header asks for it.
+    unsafe { self::figure(sketch, figure, ask) }
+}
+
+/// Writes how many keys have which size, in ascending order of sizes, to `counts`, which has room for `n`.
+/// Returns how many it wrote, or a negative code. Kinds: "mrac", "flow-radar", "exact".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_distribution(
+    sketch: *mut slip_sketch,
+    counts: *mut slip_size_count,
+    n: u32,
+) -> i32 {
+    let work = |sketch: &mut AnySketch| {
+        if counts.is_null() {
+            return Err(SLIP_E_NULL.into());
+        }
+        if n == 0 {
+            return Err(SLIP_E_BUFFER.into());
+        }
+        let found = each!(sketch, front => front.settled().size_distribution().map_err(|e| unsupported(&e)))?;
+        let found: Vec<_> =
+            found.iter().map(|(size, keys)| slip_size_count { size: *size, keys: *keys }).collect();
+        // SAFETY: the header asks for room for `n`.
+        Ok(unsafe { hand_over(&found, counts, n) })
     };
     // SAFETY: the header asks for it.
     unsafe { object::with(shell(sketch), work) }

@@ -229,13 +229,89 @@ static void sketches(void)
     CHECK(slip_sketch_top(counting, 1, heavy, 3) == SLIP_E_UNSUPPORTED);
     CHECK(slip_sketch_merge(a, b) == SLIP_OK);
     CHECK(slip_sketch_estimate(a, keys[9], &estimate) == SLIP_OK && estimate.estimate == 100);
+    slip_figure figure;
+    slip_size_count counts[4];
+    CHECK(slip_sketch_cardinality(a, &figure) == SLIP_E_UNSUPPORTED && slip_sketch_cardinality(counting, NULL) == SLIP_E_NULL);
+    CHECK(slip_sketch_cardinality(NULL, &figure) == SLIP_E_NULL && slip_sketch_entropy(counting, &figure) == SLIP_E_UNSUPPORTED);
+    CHECK(slip_sketch_quantile(a, 0.5, &figure) == SLIP_E_UNSUPPORTED && slip_sketch_quantile(a, 1.5, &figure) == SLIP_E_ARGUMENT);
+    CHECK(slip_sketch_quantile(a, 0.0 / 0.0, &figure) == SLIP_E_ARGUMENT && strstr(slip_sketch_error(a), "0 to 1"));
+    CHECK(slip_sketch_distribution(a, NULL, 4) == SLIP_E_NULL && slip_sketch_distribution(a, counts, 0) == SLIP_E_BUFFER);
+    CHECK(slip_sketch_spreaders(a, 2, 1, NULL, 3) == SLIP_E_NULL && slip_sketch_spreaders(a, 2, 1, heavy, 0) == SLIP_E_BUFFER);
+    CHECK(slip_sketch_spreaders(a, 0, 1, heavy, 3) == SLIP_E_ARGUMENT && slip_sketch_spreaders(a, 4, 1, heavy, 3) == SLIP_E_ARGUMENT);
+    CHECK(strstr(slip_sketch_error(a), "1 to 3") != NULL);
     CHECK(slip_sketch_free(b) == SLIP_OK && slip_sketch_free(b) == SLIP_E_OBJECT && slip_sketch_free(NULL) == SLIP_OK);
     CHECK(slip_sketch_merge(a, b) == SLIP_E_OBJECT && slip_sketch_add_burst(b, keys[0], NULL, 1) == SLIP_E_OBJECT);
     CHECK(slip_sketch_free(a) == SLIP_OK && slip_sketch_free(longer) == SLIP_OK && slip_sketch_free(counting) == SLIP_OK);
 }
 
+/* Each kind answers what it is for. */
+static void answers(void)
+{
+    char why[256];
+    slip_sketch_config c;
+    slip_figure figure;
+    slip_size_count counts[4];
+    slip_heavy heavy[4];
+    /* A hundred keys of eight bytes: source n % 10 with ten counterparts each; key n is there n % 3 + 1 times. */
+    uint8_t keys[200][8];
+    int n = 0;
+    for (int i = 0; i < 100; i++)
+        for (int times = 0; times <= i % 3; times++, n++)
+            memset(keys[n], i % 10, 4), memset(keys[n] + 4, i / 10, 4);
+    CHECK(n == 199);
+    for (int aggregate = 0; aggregate < 2; aggregate++) {
+        static const char *const countings[] = {"linear-counting", "fm", "exaloglog", "exaloglog-hip", "exact"};
+        CHECK(slip_sketch_config_init(&c, sizeof c) == SLIP_OK);
+        c.key_length = 8, c.seed = 3, c.aggregate = (uint32_t)aggregate;
+        for (size_t i = 0; i < sizeof countings / sizeof *countings; i++) {
+            c.kind = countings[i];
+            slip_sketch *s = slip_sketch_new(&c, why, sizeof why);
+            CHECK(slip_sketch_cardinality(s, &figure) == SLIP_OK && figure.estimate < 1.0);
+            CHECK(slip_sketch_add_burst(s, keys[0], NULL, (uint32_t)n) == SLIP_OK);
+            CHECK(slip_sketch_cardinality(s, &figure) == SLIP_OK);
+            CHECK(figure.estimate > 70 && figure.estimate < 130 && figure.lower <= 100 && figure.upper >= 100);
+            CHECK(slip_sketch_free(s) == SLIP_OK);
+        }
+        c.kind = "exact";
+        slip_sketch *s = slip_sketch_new(&c, why, sizeof why);
+        CHECK(slip_sketch_add_burst(s, keys[0], NULL, (uint32_t)n) == SLIP_OK);
+        /* Sum of -p log2 p: 34 keys with 1 of 199, 33 with 2, 33 with 3. */
+        CHECK(slip_sketch_entropy(s, &figure) == SLIP_OK && figure.estimate > 6.51 && figure.estimate < 6.52);
+        CHECK(slip_sketch_distribution(s, counts, 4) == 3 && counts[0].size == 1 && counts[0].keys == 34 && counts[2].keys == 33);
+        CHECK(slip_sketch_distribution(s, counts, 2) == 2 && counts[1].size == 2);
+        CHECK(slip_sketch_spreaders(s, 4, 10, heavy, 4) == 4 && heavy[0].size.estimate == 10 && heavy[0].key[4] == 0);
+        CHECK(slip_sketch_spreaders(s, 4, 11, heavy, 4) == 0);
+        CHECK(slip_sketch_free(s) == SLIP_OK);
+        c.kind = "mrac";
+        s = slip_sketch_new(&c, why, sizeof why);
+        CHECK(slip_sketch_add_burst(s, keys[0], NULL, (uint32_t)n) == SLIP_OK);
+        CHECK(slip_sketch_distribution(s, counts, 4) == 3 && counts[0].size == 1 && counts[0].keys > 20 && counts[0].keys < 50);
+        CHECK(slip_sketch_free(s) == SLIP_OK);
+        c.kind = "two-level", c.source_length = 4, c.memory = 1 << 22;
+        s = slip_sketch_new(&c, why, sizeof why);
+        CHECK(slip_sketch_add_burst(s, keys[0], NULL, (uint32_t)n) == SLIP_OK);
+        int found = slip_sketch_spreaders(s, 4, 5, heavy, 4);
+        CHECK(found == 4 && heavy[0].size.estimate >= 5 && heavy[0].key[7] == 0);
+        CHECK(slip_sketch_free(s) == SLIP_OK);
+    }
+    CHECK(slip_sketch_config_init(&c, sizeof c) == SLIP_OK);
+    c.kind = "ddsketch", c.aggregate = 0;
+    slip_sketch *s = slip_sketch_new(&c, why, sizeof why);
+    CHECK(slip_sketch_quantile(s, 0.5, &figure) == SLIP_E_ARGUMENT && strstr(slip_sketch_error(s), "no value"));
+    uint32_t values[101];
+    uint8_t short_keys[101][4] = {{0}};
+    for (uint32_t i = 0; i <= 100; i++)
+        values[i] = 1000 + 10 * i;
+    CHECK(slip_sketch_add_burst(s, short_keys[0], values, 101) == SLIP_OK);
+    CHECK(slip_sketch_quantile(s, 0.5, &figure) == SLIP_OK && figure.lower <= 1500 && figure.upper >= 1500);
+    CHECK(figure.estimate > 1450 && figure.estimate < 1550);
+    CHECK(slip_sketch_quantile(s, 1, &figure) == SLIP_OK && figure.lower <= 2000 && figure.upper >= 2000);
+    CHECK(slip_sketch_free(s) == SLIP_OK);
+}
+
 int main(void)
 {
+    answers();
     settings();
     calls();
     sketches();
