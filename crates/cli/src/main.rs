@@ -27,6 +27,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
@@ -63,6 +64,10 @@ fn main() -> ExitCode {
 
 /// Prints help, the version, or what is wrong with the arguments.
 fn tell(asked: &clap::Error) -> ExitCode {
+    if let Some((option, value)) = negative(asked) {
+        ui::complain(&format!("{option} {value}: no value of this option is negative"));
+        return ExitCode::from(2);
+    }
     let printed = asked.print().and_then(|()| std::io::stdout().flush());
     match printed {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -71,4 +76,16 @@ fn tell(asked: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
     }
+}
+
+/// A value like `-1us`, which looks like an option of its own, and the option that it stands behind.
+fn negative(asked: &clap::Error) -> Option<(String, String)> {
+    let Some(ContextValue::String(value)) = asked.get(ContextKind::InvalidArg) else { return None };
+    let begins = value.strip_prefix('-')?.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+    // Of several letters behind one dash only the first is told.
+    let words: Vec<String> = std::env::args().collect();
+    let at = words.iter().position(|word| begins && word.starts_with(value.as_str()))?;
+    let option = words.get(at.checked_sub(1)?)?;
+    let named = option.starts_with("--") && !option.contains('=');
+    named.then(|| (option.clone(), words.get(at).cloned().unwrap_or_default()))
 }

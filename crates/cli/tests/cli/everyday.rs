@@ -317,3 +317,17 @@ fn settings_that_a_profile_does_not_have() {
         run([verb, "-e", graph]).with(2).silent().saying(&["flows: ", has[0], "graph: line 1"]);
     }
 }
+
+/// A negative value looks like an option, and is told as a value.
+#[test]
+fn negative_values_are_told_as_such() {
+    for (words, said) in [
+        ("reframe a.pcap b.pcap --hold -1us", "--hold -1us: no value of this option is negative"),
+        ("synth --seed -7 a.pcap", "--seed -7: no value of this option is negative"),
+        ("measure a.pcap --threshold -1", "--threshold -1: no value of this option is negative"),
+        ("synth --zipf -0.5 a.pcap", "--zipf -0.5: no value of this option is negative"),
+        ("reframe -9 a.pcap", "unexpected argument"),
+    ] {
+        run(words.split(' ')).with(2).saying(&[said]);
+    }
+}

@@ -111,7 +111,7 @@ fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
         && !value.contains('.')
     {
         n.into()
-    } else if let Ok(n) = value.parse::<f64>() {
+    } else if let Some(n) = value.parse::<f64>().ok().filter(|n| n.is_finite()) {
         n.into()
     } else if let Ok(b) = value.parse::<bool>() {
         b.into()
@@ -138,6 +138,8 @@ mod tests {
             ("flows=-1", ": flows: -1 is out of range"),
             ("packets=2.5", ": packets: 2.5 is not a whole number"),
             ("slf=x", r#": slf: "x" is not a number"#),
+            ("slf=inf", r#": slf: "inf" is not a number"#),
+            ("zipf=nan", r#": zipf: "nan" is not a number"#),
             ("flows=x", r#": flows: "x" is not a number"#),
             ("order=none", ": order: "),
             ("tcp-timestamps=1", ": tcp-timestamps: invalid type: integer `1`, expected a boolean"),
