@@ -52,7 +52,7 @@ demo: build ## reframe the bundled trace: locality, trains, delay and futile wai
 # target/debug while the binary is built in target/release and judged by others; what they need is fetched
 # meanwhile, and who needs it waits for it. What takes times by the wall clock comes when all are done.
 test: fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy fuzz-check deps unit hardware" "build beside" "deps hardware-deps"
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc fuzz-check deps unit hardware" "build beside" "deps hardware-deps"
 	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 

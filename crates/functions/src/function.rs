@@ -116,7 +116,9 @@ pub trait NetworkFunction: Observe {
     }
 
     /// The use that it makes of flow contexts: where it keeps words of a flow, it reads and writes them by
-    /// [`Pool::flow_words`] and [`Pool::keep_flow_words`] while it looks ahead and decides.
+    /// [`Pool::flow_words`](slipstream_core::pool::Pool::flow_words) and
+    /// [`Pool::keep_flow_words`](slipstream_core::pool::Pool::keep_flow_words) while it looks ahead and
+    /// decides.
     fn flow_use(&self) -> FlowUse {
         FlowUse::default()
     }

@@ -17,7 +17,7 @@ pub enum RunError {
     /// An input can't be read on.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A capture is damaged, of a run that was to be [strict](Driver::strict).
+    /// A capture is damaged, of a run that was to be [strict](super::Driver::strict).
     #[error("{file}: damaged at byte {byte}: {what}")]
     Damaged {
         /// Its name.

@@ -315,7 +315,7 @@ pub(super) enum Saved {
     All(Vec<Events>),
 }
 
-/// Reads what [`write`] has written of n registers; `each` gets them in order.
+/// Reads what [`fn@write`] has written of n registers; `each` gets them in order.
 pub(super) fn read(
     shape: Shape,
     n: usize,
@@ -326,7 +326,7 @@ pub(super) fn read(
     read_kept(way, shape, n, d, each)
 }
 
-/// Reads what [`write`] or [`write_all`] has written.
+/// Reads what [`fn@write`] or [`write_all`] has written.
 pub(super) fn read_either(shape: Shape, n: usize, d: &mut Decoder<'_>) -> Result<Saved, StateError> {
     let way = d.u8()?;
     if way != 2 || d.version() < 2 {

@@ -8,7 +8,7 @@
 //! windows go on from what is held at the end of the one before over these packets; from there on, what was
 //! counted holds.
 //!
-//! [`record`] makes a stretch of packets, [`join`] one of two, [`format`] one of bytes.
+//! [`record`] makes a stretch of packets, [`join`] one of two, [`mod@format`] one of bytes.
 
 mod certain;
 mod format;
