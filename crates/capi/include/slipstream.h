@@ -497,7 +497,7 @@ typedef struct slip_figure {
 } slip_figure;
 
 /**
- * How many keys have one size.
+ * The number of keys that have one size.
  */
 typedef struct slip_size_count {
     /**

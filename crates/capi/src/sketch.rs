@@ -105,7 +105,7 @@ impl From<Bounds<f64>> for slip_figure {
     }
 }
 
-/// How many keys have one size.
+/// The number of keys that have one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct slip_size_count {

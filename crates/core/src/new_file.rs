@@ -42,7 +42,7 @@ impl NewFile {
             Ok(file) if open_path(&file).exists() => return Ok(Self { file, path, hidden: None }),
             other => other.err(),
         };
-        // What the system said about the folder, not about a hidden file of which nobody knows.
+        // The system's word about the folder is told, not that about a hidden file of which nobody knows.
         let said = |error: io::Error| match failed {
             Some(first) if first.kind() == error.kind() => first,
             _ => error.kind().into(),
@@ -292,8 +292,8 @@ mod tests {
         assert_eq!(place(&folder.path().join("no/such/f")), None);
     }
 
-    /// What is no regular file is written to, whoever reads it, and what a link leads to is replaced, not the
-    /// link.
+    /// Devices and pipes are written to, whoever reads them, and the file that a link leads to is replaced,
+    /// not the link.
     #[test]
     fn devices_pipes_and_links_stay() {
         let folder = tempfile::tempdir().unwrap();

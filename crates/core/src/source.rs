@@ -103,7 +103,7 @@ pub struct Came {
     pub arrival: Nanos,
     /// Their time stamp; see [`PacketMeta::time`](crate::pool::PacketMeta::time).
     pub time: Nanos,
-    /// How many they are.
+    /// Their number.
     pub packets: usize,
 }
 

@@ -430,7 +430,7 @@ fn tags_carry_nothing_past_a_firewall() {
             );
             let report = run(&graph, directory.path());
             let left = packets(&directory.path().join("out.pcap"));
-            // What is called IPv6 but isn't is no IP; behind many tags nobody looks.
+            // Frames that say IPv6 and aren't are no IP; behind many tags nobody looks.
             let others = left
                 .iter()
                 .filter(|(_, frame)| frame.chunks(4).skip(3).any(|part| part[..2] == [0x86, 0xdd]));

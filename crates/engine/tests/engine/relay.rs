@@ -33,7 +33,7 @@ struct Cable {
     left: Vec<u32>,
     /// How many of them never came into the pool.
     relayed: usize,
-    /// How many of them it has left to be polled.
+    /// Those of them that it has left to be polled.
     left_to_poll: usize,
     /// It was looked at, and nothing was there.
     empty: bool,

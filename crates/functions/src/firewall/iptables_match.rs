@@ -172,7 +172,7 @@ pub(super) struct Options<'a> {
     seen: Vec<(&'static str, &'static str)>,
     /// The one protocol that the rule is about, without a `!`.
     protocol: Option<u8>,
-    /// What is about certain protocols only.
+    /// Words that are about certain protocols only.
     about: Vec<(&'a Word, &'static [u8])>,
     /// The option that is being read.
     pub(super) at: &'a Word,

@@ -65,7 +65,7 @@ fn rules(lines: &str) -> String {
     format!("*filter\n:FORWARD DROP [0:0]\n{lines}COMMIT\n")
 }
 
-/// What iptables refuses, since the rule would be another one than it seems.
+/// Rules that iptables refuses, since they would be other ones than they seem.
 #[test]
 fn options_need_their_protocol_and_stand_once() {
     let said = |rule: &str| {

@@ -213,7 +213,7 @@ fn errors_from_inside_leave_as_from_the_host_s_external_address() {
     assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::UnknownError));
 }
 
-/// What an error quotes is the sender's word only: it leads neither packets of others to an inside host nor
+/// The quote of an error is its sender's word only: it leads neither packets of others to an inside host nor
 /// anything out as it is.
 #[test]
 fn errors_that_are_for_somebody_else_lead_nowhere() {

@@ -254,8 +254,8 @@ fn closed_questions_take_no_memory() {
     assert_eq!((all.ask(first, Nanos(1)), all.counters.displaced), (Known::Waits, 0));
 }
 
-/// What nobody asked for says nothing about a gateway that was not needed yet, or gave no answer; nor does an
-/// answer without an address about one that is asked for.
+/// An answer that nobody asked for says nothing about a gateway that was not needed yet, or gave none; nor
+/// does one without an address about a gateway that is asked for.
 #[test]
 fn only_answers_count() {
     let mut all = Neighbours::new(SETTINGS, 1);
