@@ -5,7 +5,7 @@ use slipstream_report::{time, visible};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::{Line, Span};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Row, Sparkline, Table};
 
 use super::rates::{HEADING, Rates, per_second};
@@ -28,25 +28,39 @@ pub(super) struct Screen<'a> {
 const NARROW: [(usize, u16); 8] = [(0, 13), (2, 8), (3, 8), (4, 8), (5, 7), (6, 7), (7, 6), (8, 14)];
 /// Columns where there is more room, with the stage's type.
 const WIDE: [(usize, u16); 9] = [(0, 16), (1, 13), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 24)];
-/// Columns of a terminal that has that room.
+/// The same where there is plenty, for long names.
+const WIDEST: [(usize, u16); 9] = [(0, 40), (1, 16), (2, 9), (3, 9), (4, 9), (5, 9), (6, 9), (7, 9), (8, 40)];
+/// Columns of a terminal that has that room, and that plenty.
 const WIDE_FROM: u16 = 112;
+const WIDEST_FROM: u16 = 162;
+/// Lines of a terminal that has room for the curve of the rate, and what that takes.
+const CURVE_FROM: u16 = 16;
+const CURVE: u16 = 6;
+
+/// Between two figures.
+const BETWEEN: &str = "   ";
 
 impl Screen<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let lines = self.head(area.width.into());
+        let curve = if area.height < CURVE_FROM { 0 } else { CURVE };
         let [head, chart, table, foot] = Layout::vertical([
-            Constraint::Length(2),
-            Constraint::Length(6),
+            Constraint::Length(u16::try_from(lines.len()).unwrap_or(1)),
+            Constraint::Length(curve),
             Constraint::Min(3),
             Constraint::Length(1),
         ])
-        .areas(frame.area());
-        frame.render_widget(self.head(), head);
+        .areas(area);
+        frame.render_widget(Text::from(lines), head);
         let width = usize::from(chart.width.saturating_sub(2));
         let shown = self.history.get(self.history.len().saturating_sub(width)..).unwrap_or_default();
         let most = shown.iter().max().copied().unwrap_or(0);
         let title = format!(" packets in, a second; highest {} ", per_second(most as f64));
         let line = Sparkline::default().data(shown).style(Style::new().fg(Color::Cyan));
-        frame.render_widget(line.block(Block::bordered().title(title)), chart);
+        if curve > 0 {
+            frame.render_widget(line.block(Block::bordered().title(title)), chart);
+        }
         frame.render_widget(self.table(table.width), table);
         let foot_line = match self.trouble {
             Some(trouble) => Line::from(trouble).fg(Color::Red),
@@ -55,30 +69,46 @@ impl Screen<'_> {
         frame.render_widget(foot_line, foot);
     }
 
-    fn head(&self) -> ratatui::text::Text<'_> {
+    /// The address, and the figures of all, in as many lines as they take.
+    fn head(&self, width: usize) -> Vec<Line<'_>> {
         let first = Line::from(vec![Span::from("slipstream top ").bold(), Span::from(self.address)]);
-        let Some(rates) = self.rates else { return vec![first, Line::from("waiting for figures")].into() };
-        let mut figures = format!(
-            "in {}/s   out {}/s   inside {}   CPU {:.2} cores",
-            per_second(rates.came),
-            per_second(rates.left),
-            rates.inside,
-            rates.cpu
-        );
+        let Some(rates) = self.rates else { return vec![first, Line::from("waiting for figures")] };
+        let mut figures: Vec<Span<'_>> = vec![
+            format!("in {}/s", per_second(rates.came)).into(),
+            format!("out {}/s", per_second(rates.left)).into(),
+            format!("inside {}", rates.inside).into(),
+            format!("CPU {:.2} cores", rates.cpu).into(),
+        ];
         if let Some((p50, p99)) = rates.excess_ns {
-            figures.push_str(&format!("   late by {} (p99 {})", time(Some(p50)), time(Some(p99))));
+            figures.push(format!("late by {} (p99 {})", time(Some(p50)), time(Some(p99))).into());
         }
-        let mut second = vec![Span::from(figures)];
         for (reason, rate) in &rates.dropped {
-            second.push(
-                Span::from(format!("   {} {}/s", visible(reason), per_second(*rate))).fg(Color::Yellow),
-            );
+            let figure = format!("{} {}/s", visible(reason), per_second(*rate));
+            figures.push(Span::from(figure).fg(Color::Yellow));
         }
-        vec![first, Line::from(second)].into()
+        let mut lines = vec![first, Line::default()];
+        for figure in figures {
+            if let Some(last) = lines.last_mut().filter(|last| last.width() > 0) {
+                if last.width() + BETWEEN.len() + figure.width() <= width {
+                    last.push_span(BETWEEN);
+                    last.push_span(figure);
+                    continue;
+                }
+                lines.push(Line::default());
+            }
+            if let Some(last) = lines.last_mut() {
+                last.push_span(figure);
+            }
+        }
+        lines
     }
 
     fn table(&self, width: u16) -> Table<'_> {
-        let columns = if width >= WIDE_FROM { &WIDE[..] } else { &NARROW[..] };
+        let columns = match width {
+            WIDEST_FROM.. => &WIDEST[..],
+            WIDE_FROM.. => &WIDE[..],
+            _ => &NARROW[..],
+        };
         let rows = self.rates.map_or(&[][..], |r| r.rows.as_slice());
         let line = |row: &super::rates::Row| {
             let style = if row.dropped.is_empty() { Style::new() } else { Style::new().fg(Color::Yellow) };
@@ -158,6 +188,20 @@ mod tests {
             assert!(shown.contains(text), "{text:?} is not in\n{shown}");
         }
         assert!(!shown.contains("500 k denied"), "{shown}");
+        for text in ["late by 1.2 µs (p99 45.0 µs)", "denied 500 k/s"] {
+            assert!(shown.contains(text), "{text:?} is not in\n{shown}");
+        }
+        // On a small one the stages are there, and where there is room the whole of a long name.
+        let mut terminal = Terminal::new(TestBackend::new(60, 10)).unwrap();
+        terminal.draw(|frame| Screen { skipped: 0, trouble: None, ..screen }.draw(frame)).unwrap();
+        let shown = terminal.backend().to_string();
+        assert!(["fw", "behind", "(p99"].iter().all(|text| shown.contains(text)), "{shown}");
+        let long = Rates { rows: vec![row("a-name-of-twenty-nine-letters", vec![])], ..rates.clone() };
+        let mut terminal = Terminal::new(TestBackend::new(200, 20)).unwrap();
+        let screen = Screen { rates: Some(&long), skipped: 0, ..screen };
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let shown = terminal.backend().to_string();
+        assert!(shown.contains("a-name-of-twenty-nine-letters"), "{shown}");
     }
 
     #[test]
