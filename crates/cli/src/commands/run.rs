@@ -27,6 +27,21 @@ use crate::types;
 use crate::ui;
 use crate::units::to_u32;
 
+/// Warns of options that have nothing to be about in this pipeline.
+fn tell_idle(plan: &Plan, args: &cli::Run) {
+    let has = |kind: &str| plan.stages.iter().any(|stage| stage.kind.name == kind);
+    let has_tables = plan.stages.iter().any(|stage| !stage.kind.properties.tables.is_empty());
+    for (given, has, option, what) in [
+        (args.session_log.is_some(), has("nat"), "--session-log", "a `nat`, whose sessions it tells of"),
+        (args.log_denied, has("firewall"), "--log-denied", "a `firewall`, whose denials it tells of"),
+        (args.state.is_some(), has_tables, "--state", "a stage with a table to be kept"),
+    ] {
+        if given && !has {
+            warn!("{option} has no effect: the pipeline lacks {what}");
+        }
+    }
+}
+
 pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     [&args.pipeline.input, &args.pipeline.output]
@@ -68,6 +83,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if to_stdout {
         ui::refuse_terminal()?;
     }
+    tell_idle(&plan, args);
     let signals = live::Signals::of(&plan, live::may_reload(&plan, args.pipeline.config.is_some()))?;
     let _offloads = live::fix_offloads(&plan, &args.live)?;
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;

@@ -479,3 +479,22 @@ fn waiting_for_a_reader_can_be_ended() {
     run_in(dir.path(), ["run", "-i", text(small()), "-o", "null"].into_iter().chain(words)).with(0);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
+
+/// Options that have nothing to be about are told.
+#[test]
+fn options_without_effect_are_told() {
+    let dir = scratch();
+    let run = |graph: &str| {
+        let words =
+            ["run", "--duration", "100ms", "--session-log", "json:log", "--state", "state", "--log-denied"];
+        run_in(dir.path(), words.into_iter().chain(["-e", graph])).with(0)
+    };
+    run("paced(rate=1kpps) -> null").saying(&[
+        "--session-log has no effect",
+        "--log-denied has no effect",
+        "--state has no effect",
+    ]);
+    fs::write(dir.path().join("rules"), "default allow\n").unwrap();
+    let ended = run("paced(rate=1kpps) -> nat(pool=[192.0.2.1]) -> firewall(rules=rules) -> null");
+    assert!(!ended.stderr.contains("no effect"), "{}", ended.stderr);
+}
