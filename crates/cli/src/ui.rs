@@ -128,9 +128,13 @@ static INTERRUPTS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for &signal in signals {
+        signal_hook::flag::register(signal, stops_streams())?;
         signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        signal_hook::flag::register(signal, stops_streams())?;
+    }
+    // One that came while this went on has set the first of them at least.
+    if Stopped::check().is_err() {
+        flag.store(true, Ordering::Relaxed);
     }
     Ok(flag)
 }
