@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Forwarding between two interfaces: Slipstream beside minimal forwarders in C of its kind (bench/peers).
 
-usage: bench/live_ports.py [--binary target/release/slipstream] [--rounds 7] [--seconds 2] [--rates 50000,200000]
+usage: bench/live_ports.py [--binary target/release/slipstream] [--before BINARY]
+                           [--rounds 7] [--seconds 2] [--rates 50000,200000]
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
@@ -103,6 +104,7 @@ def measure(command, flood, rate, seconds, prepare=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=HERE.parent / "target/release/slipstream", type=Path)
+    parser.add_argument("--before", type=Path, help="another build, which takes its turns")
     parser.add_argument("--rounds", default=7, type=int)
     parser.add_argument("--seconds", default=2.0, type=float)
     parser.add_argument("--rates", default="50000,200000")
@@ -120,13 +122,20 @@ def main():
             "AF_XDP, C": [programs["af_xdp_forward"], "ma", "mb"],
             "AF_XDP, Slipstream": [binary, "run", "-e", both.format("af_xdp")],
         }
+        if arguments.before:
+            for port in ("af_packet", "af_xdp"):
+                name = f"{port.upper()}, before"
+                contestants[name] = [arguments.before.resolve(), "run", "-e", both.format(port)]
         print("| pps sent | forwarder | forwarded | its CPU a packet | all CPU a packet | of C's: own | of C's: all |")
         print("|---|---|---|---|---|---|---|")
         for rate in map(int, arguments.rates.split(",")):
             rounds = []
-            for _ in range(arguments.rounds):
-                rounds.append({name: measure(command, programs["flood"], rate, arguments.seconds)
-                               for name, command in contestants.items()})
+            for first in range(arguments.rounds):
+                # Another one begins each round: the machine's speed drifts within one.
+                order = list(contestants)
+                order = order[first % len(order):] + order[:first % len(order)]
+                rounds.append({name: measure(contestants[name], programs["flood"], rate, arguments.seconds)
+                               for name in order})
             for name in contestants:
                 share = statistics.median(r[name][1] / r[name][0] for r in rounds)
                 own, whole = (lambda r, name=name, i=i: 1e9 * r[name][i] / max(r[name][1], 1) for i in (2, 3))

@@ -649,7 +649,7 @@ int32_t slip_sketch_top(struct slip_sketch *sketch, uint64_t threshold, struct s
  * Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
  * with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
  * counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length
- * that it was made with), "exact".
+ * that it was made with), "flow-radar", "exact".
  */
 int32_t slip_sketch_spreaders(struct slip_sketch *sketch,
                               uint32_t source_length,
@@ -659,12 +659,12 @@ int32_t slip_sketch_spreaders(struct slip_sketch *sketch,
 
 /**
  * Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
- * "univmon", "flow-radar", "exact".
+ * "univmon", "flow-radar", "mrac", "exact".
  */
 int slip_sketch_cardinality(struct slip_sketch *sketch, struct slip_figure *figure);
 
 /**
- * Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "exact" and others that know all sizes.
+ * Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "flow-radar", "exact".
  */
 int slip_sketch_entropy(struct slip_sketch *sketch, struct slip_figure *figure);
 

@@ -218,17 +218,35 @@ fn heavy<const N: usize>(flows: Vec<Flow<N>>) -> Vec<slip_heavy> {
     flows.iter().map(heavy).collect()
 }
 
-/// Hands a list of answers to a caller who has room for `n`; how many are there.
+/// Asks a sketch for a list of at most `n` answers, for which `to` has room; how many it wrote, or a negative
+/// code.
 ///
 /// # Safety
-/// `to` has room for `n`.
-unsafe fn hand_over<T: Copy>(found: &[T], to: *mut T, n: u32) -> i32 {
-    let found = found.get(..n.min(i32::MAX as u32) as usize).unwrap_or(found);
-    for (at, one) in found.iter().enumerate() {
-        // SAFETY: `at` is below `n`, and the caller has room for so many.
-        unsafe { to.add(at).write_unaligned(*one) };
-    }
-    found.len() as i32
+/// As the header asks for it: a sketch, and room for `n` answers or NULL.
+unsafe fn list<T: Copy>(
+    sketch: *mut slip_sketch,
+    to: *mut T,
+    n: u32,
+    ask: impl Fn(&mut AnySketch, usize) -> Result<Vec<T>, Failure>,
+) -> i32 {
+    let work = |sketch: &mut AnySketch| {
+        if to.is_null() {
+            return Err(SLIP_E_NULL.into());
+        }
+        if n == 0 {
+            return Err(SLIP_E_BUFFER.into());
+        }
+        let most = n.min(i32::MAX as u32) as usize;
+        let mut found = ask(sketch, most)?;
+        found.truncate(most);
+        for (at, one) in found.iter().enumerate() {
+            // SAFETY: `at` is below `n`, and the caller has room for so many.
+            unsafe { to.add(at).write_unaligned(*one) };
+        }
+        Ok(found.len() as i32)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { object::with(shell(sketch), work) }
 }
 
 /// Asks a sketch for a figure.
@@ -384,26 +402,18 @@ pub unsafe extern "C" fn slip_sketch_top(
     heavy: *mut slip_heavy,
     n: u32,
 ) -> i32 {
-    let work = |sketch: &mut AnySketch| {
-        if heavy.is_null() {
-            return Err(SLIP_E_NULL.into());
-        }
-        if n == 0 {
-            return Err(SLIP_E_BUFFER.into());
-        }
-        let want = Want { threshold, top: n.min(i32::MAX as u32) as usize };
-        let found = each!(sketch, front => top(front, want)?);
-        // SAFETY: the header asks for room for `n`.
-        Ok(unsafe { hand_over(&found, heavy, n) })
+    let ask = |sketch: &mut AnySketch, most| {
+        let want = Want { threshold, top: most };
+        each!(sketch, front => top(front, want))
     };
     // SAFETY: the header asks for it.
-    unsafe { object::with(shell(sketch), work) }
+    unsafe { list(sketch, heavy, n, ask) }
 }
 
 /// Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
 /// with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
 /// counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length
-/// that it was made with), "exact".
+/// that it was made with), "flow-radar", "exact".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_spreaders(
     sketch: *mut slip_sketch,
@@ -412,38 +422,36 @@ pub unsafe extern "C" fn slip_sketch_spreaders(
     heavy: *mut slip_heavy,
     n: u32,
 ) -> i32 {
-    let work = |sketch: &mut AnySketch| {
-        if heavy.is_null() {
-            return Err(SLIP_E_NULL.into());
-        }
-        if n == 0 {
-            return Err(SLIP_E_BUFFER.into());
-        }
-        let want = Want { threshold, top: n.min(i32::MAX as u32) as usize };
-        let found = each!(sketch, front => spreaders(front, source_length as usize, want)?);
-        // SAFETY: the header asks for room for `n`.
-        Ok(unsafe { hand_over(&found, heavy, n) })
+    let ask = |sketch: &mut AnySketch, most| {
+        let want = Want { threshold, top: most };
+        each!(sketch, front => spreaders(front, source_length as usize, want))
     };
     // SAFETY: the header asks for it.
-    unsafe { object::with(shell(sketch), work) }
+    unsafe { list(sketch, heavy, n, ask) }
 }
 
 /// Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
-/// "univmon", "flow-radar", "exact".
+/// "univmon", "flow-radar", "mrac", "exact".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_cardinality(
     sketch: *mut slip_sketch,
     figure: *mut slip_figure,
 ) -> c_int {
-    let ask = |sketch: &mut AnySketch| each!(sketch, front => front.settled().cardinality().map_err(|e| unsupported(&e)));
+    let ask = |sketch: &mut AnySketch| {
+        let found = each!(sketch, front => front.settled().cardinality());
+        found.map_err(|e| unsupported(&e))
+    };
     // SAFETY: the header asks for it.
     unsafe { self::figure(sketch, figure, ask) }
 }
 
-/// Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "exact" and others that know all sizes.
+/// Tells the entropy of the sizes of keys, in bits. Kinds: "univmon", "flow-radar", "exact".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_entropy(sketch: *mut slip_sketch, figure: *mut slip_figure) -> c_int {
-    let ask = |sketch: &mut AnySketch| each!(sketch, front => front.settled().entropy().map_err(|e| unsupported(&e)));
+    let ask = |sketch: &mut AnySketch| {
+        let found = each!(sketch, front => front.settled().entropy());
+        found.map_err(|e| unsupported(&e))
+    };
     // SAFETY: the header asks for it.
     unsafe { self::figure(sketch, figure, ask) }
 }
@@ -461,7 +469,8 @@ pub unsafe extern "C" fn slip_sketch_quantile(
         if !(0.0..=1.0).contains(&q) {
             return Err(Failure::new(SLIP_E_ARGUMENT, format!("q = {q} is not 0 to 1")));
         }
-        let ranges = each!(sketch, front => front.settled().value_ranges().map_err(|e| unsupported(&e)))?;
+        let ranges = each!(sketch, front => front.settled().value_ranges());
+        let ranges = ranges.map_err(|e| unsupported(&e))?;
         quantile(&ranges, q).ok_or_else(|| Failure::new(SLIP_E_ARGUMENT, "there is no value yet"))
     };
     // SAFETY: the header asks for it.
@@ -476,21 +485,13 @@ pub unsafe extern "C" fn slip_sketch_distribution(
     counts: *mut slip_size_count,
     n: u32,
 ) -> i32 {
-    let work = |sketch: &mut AnySketch| {
-        if counts.is_null() {
-            return Err(SLIP_E_NULL.into());
-        }
-        if n == 0 {
-            return Err(SLIP_E_BUFFER.into());
-        }
-        let found = each!(sketch, front => front.settled().size_distribution().map_err(|e| unsupported(&e)))?;
-        let found: Vec<_> =
-            found.iter().map(|(size, keys)| slip_size_count { size: *size, keys: *keys }).collect();
-        // SAFETY: the header asks for room for `n`.
-        Ok(unsafe { hand_over(&found, counts, n) })
+    let ask = |sketch: &mut AnySketch, _| {
+        let found = each!(sketch, front => front.settled().size_distribution());
+        let counts = found.map_err(|e| unsupported(&e))?.into_iter();
+        Ok(counts.map(|(size, keys)| slip_size_count { size, keys }).collect())
     };
     // SAFETY: the header asks for it.
-    unsafe { object::with(shell(sketch), work) }
+    unsafe { list(sketch, counts, n, ask) }
 }
 
 /// Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length

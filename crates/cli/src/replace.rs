@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::new_file::{Output, place, target};
+use slipstream::new_file::{Output, advice_on_write, place, target};
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
 /// are options with their paths; devices and pipes may stand in several places.
@@ -74,14 +74,8 @@ impl Replacement {
 
     /// The error with the name of the file, and what to do.
     fn failed(&self, error: io::Error) -> io::Error {
-        let kind = error.kind();
-        let advice = match kind {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "; free some space or write elsewhere"
-            }
-            _ => "",
-        };
-        io::Error::new(kind, format!("{}: can't be written: {error}{advice}", self.said))
+        let text = format!("{}: can't be written: {error}{}", self.said, advice_on_write(&error));
+        io::Error::new(error.kind(), text)
     }
 }
 

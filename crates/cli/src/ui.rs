@@ -226,9 +226,7 @@ impl Progress {
             None => self.bar.tick(),
         }
     }
-}
 
-impl Progress {
     /// The same in a run that [`interrupts`] end.
     pub(crate) fn goes_on(&self, share: Option<f64>) -> Result<(), Interrupted> {
         self.at(share);

@@ -150,6 +150,15 @@ impl Write for Output {
     }
 }
 
+/// The advice about an error of writing, to be put behind its text; nothing where that says all.
+#[must_use]
+pub fn advice_on_write(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space or write elsewhere",
+        _ => "",
+    }
+}
+
 /// Opens a device or a pipe to write to it. A pipe that has a name is waited for until somebody reads it, or
 /// [`stops_streams`](crate::stop::stops_streams) ends the waiting.
 ///

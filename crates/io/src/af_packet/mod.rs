@@ -20,12 +20,14 @@ mod sys;
 
 use std::sync::Arc;
 
+use crate::link::name_of;
+
 pub use error::PortError;
 pub use receive::Receiver;
 pub use send::Sender;
 pub use stage::AF_PACKET;
 
-pub(crate) use sys::{InterfaceInfo, Socket, interface_exists, is_there, named};
+pub(crate) use sys::{InterfaceInfo, Socket, named};
 
 /// Says that an interface can have this name.
 pub(crate) fn is_name(name: &str) -> bool {
@@ -169,6 +171,6 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<PortError> {
-        (!is_there(self.index)).then(|| PortError::Gone(self.name.clone()))
+        name_of(self.index).is_none().then(|| PortError::Gone(self.name.clone()))
     }
 }

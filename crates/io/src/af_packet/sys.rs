@@ -1,7 +1,6 @@
 //! The system calls of a packet socket, each wrapped as thinly as it can be; all unsafe code of the port but
 //! the ring's.
 
-use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -281,20 +280,6 @@ struct Channels {
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-
-/// Returns true if there is (still) an interface of this number, whatever its name is by now.
-pub(crate) fn is_there(index: u32) -> bool {
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the call writes no more than `IF_NAMESIZE` bytes.
-    !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
-}
-
-/// Returns true if there is (still) an interface of this name.
-pub(crate) fn interface_exists(name: &str) -> bool {
-    let Ok(name) = CString::new(name) else { return false };
-    // SAFETY: the name ends with a zero and outlives the call.
-    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
-}
 
 /// Types that may have any bytes.
 trait Plain {}

@@ -404,6 +404,6 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<XdpError> {
-        (!crate::af_packet::is_there(self.index)).then(|| XdpError::Gone(self.name.clone()))
+        crate::link::name_of(self.index).is_none().then(|| XdpError::Gone(self.name.clone()))
     }
 }

@@ -1,5 +1,6 @@
 //! Errors that leave nothing to read, or keep a file from being written.
 
+use slipstream_core::new_file::advice_on_write;
 use slipstream_core::source::SourceError;
 use std::io;
 use std::path::Path;
@@ -248,13 +249,6 @@ fn interface_advice(file: &str) -> String {
 pub fn is_interface(name: &str) -> bool {
     let plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     plain && Path::new("/sys/class/net").join(name).exists()
-}
-
-fn advice_on_write(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space or write elsewhere",
-        _ => "",
-    }
 }
 
 impl CaptureError {

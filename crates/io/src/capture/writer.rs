@@ -67,7 +67,8 @@ pub struct Summary {
 ///
 /// let options = WriterOptions { format: Format::PcapNg, compression: Compression::None };
 /// let mut writer = CaptureWriter::to_writer(std::io::sink(), "nowhere", options)?;
-/// let ethernet = writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: Some("eth0".into()) });
+/// let interface = Interface { link_number: 1, snap_len: 96, name: Some("eth0".into()) };
+/// let ethernet = writer.add_interface(&interface);
 /// writer.write(ethernet, Nanos(1_700_000_000_000_000_001), 1514, &[0; 96])?;
 /// assert_eq!(writer.finish()?.packets, 1);
 /// # Ok::<(), slipstream_io::capture::CaptureError>(())
