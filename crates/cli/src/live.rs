@@ -252,7 +252,7 @@ pub(crate) fn run(
         (Err(error), None) => return Err(run_error(error)),
     };
     if live {
-        tell_end(&report, stopped, error.as_ref());
+        tell_end(&report, run.live_options(), stopped, error.as_ref());
     }
     complain(&report);
     crate::log::drain();
@@ -272,17 +272,30 @@ fn tell_start(plan: &Plan) {
 }
 
 /// Logs that it has ended, and why.
-fn tell_end(report: &RunReport, stopped: bool, error: Option<&anyhow::Error>) {
+fn tell_end(report: &RunReport, limits: &LiveOptions, stopped: bool, error: Option<&anyhow::Error>) {
     let packets: u64 = report.sources.iter().map(|s| s.packets).sum();
     let dropped: u64 = report.stages.iter().map(|s| s.drops.total()).sum();
     let seconds = format!("{:.3}", report.elapsed_ns as f64 / 1e9);
     match error {
         Some(why) => error!(target: LIVE, reason = ui::in_words(why), packets, dropped, seconds, "ended"),
         None => {
-            let reason =
-                if stopped { "it was asked to" } else { "nothing more comes, or a limit was reached" };
+            let reason = reason(report, limits, packets, stopped);
             info!(target: LIVE, reason, packets, dropped, seconds, "ended");
         }
+    }
+}
+
+/// The reason why a run ended well, of which so many packets have come.
+fn reason(report: &RunReport, limits: &LiveOptions, packets: u64, stopped: bool) -> &'static str {
+    let elapsed = Duration::from_nanos(report.elapsed_ns);
+    if stopped {
+        "it was asked to"
+    } else if limits.packets.is_some_and(|most| packets >= most) {
+        "as many packets as it was to take have come (--packets)"
+    } else if limits.duration.is_some_and(|most| elapsed >= most) {
+        "its time is over (--duration)"
+    } else {
+        "nothing more comes, or nobody reads what leaves"
     }
 }
 

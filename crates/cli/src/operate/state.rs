@@ -1,10 +1,11 @@
 //! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a
 //! restart loses no connection.
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -43,6 +44,8 @@ pub(crate) enum Unreadable {
 pub(crate) struct Keeper {
     path: PathBuf,
     unreadable: Unreadable,
+    /// The file as it was read, or written last, under a lock: it is nobody else's while this process lives.
+    held: Mutex<Option<File>>,
 }
 
 /// Entries that came back, and those that did not.
@@ -56,23 +59,51 @@ impl Keeper {
     /// Of the file of this name.
     ///
     /// # Errors
-    /// No file can be written there: that is said now, and not after a minute.
+    /// Another process keeps its state there, or no file can be written: that is said now, and not after a
+    /// minute.
     pub(crate) fn new(path: &Path, unreadable: Unreadable) -> anyhow::Result<Self> {
-        let keeper = Self { path: path.to_owned(), unreadable };
+        let keeper = Self { path: path.to_owned(), unreadable, held: Mutex::new(None) };
         let target = target(path);
         match fs::metadata(&target) {
             Ok(about) if !about.is_file() => Err(anyhow!("this is no regular file")),
             _ => NewFile::create(&target).map(drop).map_err(anyhow::Error::from),
         }
+        .and_then(|()| keeper.hold(&target))
         .with_context(|| format!("--state {}: can't be written", path.display()))?;
         Ok(keeper)
+    }
+
+    /// Sees to it that the file that is there now is no other process's.
+    fn hold(&self, target: &Path) -> anyhow::Result<()> {
+        let there = match File::open(target) {
+            // One that can't be read is told of where it is to be.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                return Ok(());
+            }
+            other => other?,
+        };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |a: &File, b: &File| -> io::Result<bool> {
+            let [a, b] = [a.metadata()?, b.metadata()?];
+            Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+        };
+        if let Some(held) = &*held
+            && is_same(held, &there)?
+        {
+            return Ok(());
+        }
+        lock(&there)?;
+        *held = Some(there);
+        Ok(())
     }
 
     /// Gives the stages of a pipeline that is about to run what the file has of them. The `log` is told of
     /// sessions that have ended since then.
     ///
     /// # Errors
-    /// The file is damaged, or none of ours, and [`Unreadable`] says to stop.
+    /// The file is damaged, or none of ours, and [`Unreadable`] says to stop; or it can't be written.
     pub(crate) fn restore(
         &self,
         driver: &mut Driver,
@@ -81,7 +112,11 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let file = self.path.display().to_string();
         match self.try_restore(driver, plan, log) {
-            Ok(None) => info!(target: LIVE, file, "there is no state yet"),
+            Ok(None) => {
+                info!(target: LIVE, file, "there is no state yet");
+                // From now on it is this process's, for others to see.
+                self.write(StateWriter::new(LiveClock::get().now().0))?;
+            }
             Ok(Some(Restored { entries, left_out })) => {
                 info!(target: LIVE, file, entries, left_out, "state restored");
             }
@@ -155,14 +190,25 @@ impl Keeper {
 
     fn write(&self, state: StateWriter) -> anyhow::Result<u64> {
         let bytes = state.finish();
-        let failed = || format!("--state {}: can't be written", self.path.display());
-        let mut file = NewFile::create(&target(&self.path)).with_context(failed)?;
-        // Who talks to whom is nobody else's business.
-        file.file().set_permissions(fs::Permissions::from_mode(0o600)).with_context(failed)?;
-        file.write_all(&bytes).with_context(failed)?;
-        file.file().sync_data().with_context(failed)?;
-        file.persist().with_context(failed)?;
+        self.write_bytes(&bytes)
+            .with_context(|| format!("--state {}: can't be written", self.path.display()))?;
         Ok(bytes.len() as u64)
+    }
+
+    fn write_bytes(&self, bytes: &[u8]) -> anyhow::Result<()> {
+        let target = target(&self.path);
+        self.hold(&target)?;
+        let mut file = NewFile::create(&target)?;
+        // Who talks to whom is nobody else's business.
+        file.file().set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.write_all(bytes)?;
+        file.file().sync_data()?;
+        // The lock is there before the name is.
+        let new = file.file().try_clone()?;
+        lock(&new)?;
+        file.persist()?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+        Ok(())
     }
 
     /// Saves the state of a pipeline that has ended.
@@ -189,6 +235,16 @@ impl Keeper {
         let bytes = self.write(state)?;
         info!(target: LIVE, file = %self.path.display(), bytes, "state saved");
         Ok(())
+    }
+}
+
+/// Takes a lock of a file for as long as it is open. File systems that have none are no reason to stop.
+fn lock(file: &File) -> anyhow::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(anyhow!("another process keeps its state in this file; end that one, or name another file"))
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 

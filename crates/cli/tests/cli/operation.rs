@@ -260,6 +260,39 @@ fn a_state_is_written_to_where_its_name_leads() {
     }
 }
 
+/// Each would overwrite at its end what the other has saved.
+#[test]
+fn a_state_is_kept_by_one_process() {
+    let dir = scratch();
+    let state = dir.path().join("state");
+    let graph = nat(TIMEOUT, "192.0.2.1");
+    let words = ["--state", text(&state), "-e", &graph];
+    for turn in ["without a file", "with that of the turn before"] {
+        let running = Running::start(dir.path(), &words);
+        let refused = run([&["run", "--duration", "100ms"], &words[..]].concat()).with(2).silent();
+        refused.saying(&["--state", text(&state), "another process keeps its state", "name another file"]);
+        running.ctl(&["save"]).with(0);
+        run([&["run", "--duration", "100ms"], &words[..]].concat()).with(2).silent();
+        // What an operator puts there is nobody's.
+        fs::remove_file(&state).unwrap();
+        running.stop().with(0);
+        assert!(state.exists(), "{turn}: nothing was saved at the end");
+    }
+    run([&["run", "--duration", "100ms"], &words[..]].concat()).with(0);
+}
+
+#[test]
+fn the_log_says_why_a_run_ended() {
+    for (words, reason) in [
+        (&["--duration", "100ms"][..], "(--duration)"),
+        (&["--packets", "5"], "(--packets)"),
+        (&[], "nothing more comes"),
+    ] {
+        let graph = "paced(rate=1kpps, packets=200) -> null";
+        run([&["run"], words, &["-e", graph]].concat()).with(0).saying(&["ended", reason]);
+    }
+}
+
 #[test]
 fn tables_are_not_asked_for_fields_that_they_do_not_have() {
     let dir = scratch();

@@ -231,6 +231,12 @@ impl Driver {
         self
     }
 
+    /// The settings of a live run.
+    #[must_use]
+    pub fn live_options(&self) -> &LiveOptions {
+        &self.live
+    }
+
     /// Reports to this monitor while it goes on, when it is asked.
     #[must_use]
     pub fn monitor(mut self, monitor: Monitor) -> Self {
