@@ -2,13 +2,15 @@
 //!
 //! Events of a live run ([`LIVE`]) are told from level `info` on, with their time; everything else from
 //! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON
-//! object a line of everything. Under systemd's journal, which has times of its own, text goes without.
+//! object a line of everything but reports. Under systemd's journal, which has times of its own, text goes
+//! without.
 //!
 //! While a pipeline runs live nobody waits for whoever reads the log ([`dont_wait`]).
 
 mod queue;
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ use tracing_subscriber::{Layer, fmt};
 
 /// The target of events of a live run.
 pub(crate) const LIVE: &str = "slipstream::live";
+/// The target of what is told whatever the level.
+pub(crate) const TOLD: &str = "slipstream::told";
 
 /// Least importance of what is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,6 +72,14 @@ static QUEUE: OnceLock<Arc<queue::Queue>> = OnceLock::new();
 
 /// Longest wait for a reader of the log when a live run has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is written to stderr is to be JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// True where lines on stderr are to be JSON: those that are no report go by [`TOLD`] then.
+pub(crate) fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
 
 /// From now on a thread writes to stderr, and nobody waits for it: where a reader falls behind by more than
 /// 256 lines, what comes then is left out, and the log says how many lines once there is room.
@@ -138,12 +150,15 @@ fn lines<S>() -> fmt::Layer<S, DefaultFields, Format, fn() -> Stderr> {
 pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, format: LogFormat) {
     let (live, other) = levels(verbose, level);
     let is_live = |event: &Metadata<'_>| event.target() == LIVE;
-    let told = move |event: &Metadata<'_>| *event.level() <= if is_live(event) { live } else { other };
+    let told = move |event: &Metadata<'_>| {
+        event.target() == TOLD || *event.level() <= if is_live(event) { live } else { other }
+    };
     let of_live = filter_fn(move |event| told(event) && is_live(event));
     let of_others = filter_fn(move |event| told(event) && !is_live(event));
     let registry = tracing_subscriber::registry();
     match format {
         LogFormat::Json => {
+            JSON.store(true, Ordering::Relaxed);
             let layer = fmt::layer().json().flatten_event(true).with_target(false).with_writer(|| Stderr);
             registry.with(layer.with_filter(filter_fn(told))).init();
         }

@@ -16,12 +16,29 @@ use slipstream_report::visible;
 
 /// Tells a user the reason for a wait.
 pub(crate) fn note(what: &str) {
-    say(&format!("slipstream: {what}"));
+    if crate::log::is_json() {
+        tracing::info!(target: crate::log::TOLD, "{what}");
+    } else {
+        say(&format!("slipstream: {what}"));
+    }
 }
 
 /// Tells a user of an error.
 pub(crate) fn complain(what: &str) {
-    say(&format!("slipstream: {what}"));
+    if crate::log::is_json() {
+        tracing::error!(target: crate::log::TOLD, "{what}");
+    } else {
+        say(&format!("slipstream: {what}"));
+    }
+}
+
+/// Tells where metrics are served.
+pub(crate) fn tell_metrics(url: &str) {
+    if crate::log::is_json() {
+        tracing::info!(target: crate::log::TOLD, url, "metrics");
+    } else {
+        say(&format!("metrics: {url}"));
+    }
 }
 
 /// Prints a line to stderr.

@@ -87,6 +87,8 @@ pub enum Value {
     Text(String),
     /// Of [`Kind::Rules`].
     Rules(Rule),
+    /// Of the same, where a file has them: its name, and what it had when it was read.
+    RulesIn(PathBuf, Rule),
     /// Of [`Kind::File`].
     File(PathBuf),
     /// Of [`Kind::Address`].
@@ -119,6 +121,7 @@ impl fmt::Display for Value {
             Self::Bool(is) => write!(f, "{is}"),
             Self::Text(text) => f.write_str(text),
             Self::Rules(rule) => write!(f, "{rule}"),
+            Self::RulesIn(path, _) => write!(f, "@{}", path.display()),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Address(address) => write!(f, "{address}"),
             Self::Prefix(net) => write!(f, "{net}"),
@@ -234,7 +237,7 @@ impl Kind {
             (Self::List(kind), Value::List(all)) => all.iter().all(|one| kind.accepts(one)),
             (Self::Rate, Value::Rate(_))
             | (Self::Bool, Value::Bool(_))
-            | (Self::Rules, Value::Rules(_))
+            | (Self::Rules, Value::Rules(_) | Value::RulesIn(..))
             | (Self::File, Value::File(_))
             | (Self::Text(_), Value::Text(_))
             | (Self::Address, Value::Address(_))
@@ -303,9 +306,11 @@ impl Kind {
             Self::Rules => {
                 let rule = match text.strip_prefix('@') {
                     Some(file) => {
-                        return Rule::parse_file(base.join(file))
-                            .map(Value::Rules)
-                            .map_err(|e| Wrong::new(chain(&e)));
+                        let path = base.join(file);
+                        return match Rule::parse_file(&path) {
+                            Ok(rule) => Ok(Value::RulesIn(path, rule)),
+                            Err(error) => Err(Wrong::new(chain(&error))),
+                        };
                     }
                     None => Rule::parse(text),
                 };

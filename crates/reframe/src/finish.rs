@@ -45,6 +45,17 @@ impl TrainFinish {
         }
     }
 
+    /// Goes on where `before`, which had other settings, has ended: flows with numbers below `flows` are
+    /// known.
+    pub(crate) fn follow(&mut self, before: Option<Self>, flows: usize) {
+        if self.ack.is_some() {
+            if let Some(before) = before {
+                self.states = before.states;
+            }
+            self.states.resize(flows.max(self.states.len()), AckState::default());
+        }
+    }
+
     /// A packet of a flow passes at once.
     pub(crate) fn observe(&mut self, pool: &Pool, frame: &Frame) {
         self.coalesce(pool, core::slice::from_ref(frame));
@@ -55,8 +66,13 @@ impl TrainFinish {
         let Some(flow) = train.first().map(|f| f.flow as usize) else { return 0 };
         let (Some(ack), Some(state)) = (&self.ack, self.states.get_mut(flow)) else { return 0 };
         let Some(views) = views(pool, train, &mut self.views) else {
-            // A packet whose numbers can't be read: nothing is known of the flow from here on.
-            *state = AckState::default();
+            for frame in train {
+                if frame.info.is_tcp() {
+                    state.note(&view(pool, frame));
+                } else {
+                    state.unreadable();
+                }
+            }
             return 0;
         };
         let dropped = ack.compress(state, &views, &mut self.keep);
@@ -116,9 +132,12 @@ fn views<'a>(
         return None;
     }
     let mut views: Vec<PacketView<'a>> = core::mem::take(spare);
-    let view = |f: &Frame| PacketView { data: pool.data(f.buf, f.len), l3: f.info.l3(), l4: f.info.l4() };
-    views.extend(frames.iter().map(view));
+    views.extend(frames.iter().map(|frame| view(pool, frame)));
     Some(views)
+}
+
+fn view<'a>(pool: &'a Pool, frame: &Frame) -> PacketView<'a> {
+    PacketView { data: pool.data(frame.buf, frame.len), l3: frame.info.l3(), l4: frame.info.l4() }
 }
 
 /// Keeps the memory for the next train: collecting no items in place takes none of its own.

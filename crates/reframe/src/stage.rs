@@ -76,6 +76,8 @@ pub fn build_with(
 const RELOAD: Reloading = Reloading {
     settings: &[
         "hold",
+        "hold_min",
+        "hold_max",
         "burst",
         "capacity_bytes",
         "policy",
@@ -85,10 +87,14 @@ const RELOAD: Reloading = Reloading {
         "class",
         "top_window",
         "compress",
+        "gro_bytes",
+        "gro_segments",
         "gro_verify",
         "tcp_order",
     ],
-    reads_files: |settings| settings.texts("class").any(|class| class.contains('@')),
+    reads_files: |settings| {
+        settings.rules_file("bypass").is_some() || settings.texts("class").any(|class| class.contains('@'))
+    },
     make: |settings, site| update_with(settings, site, None),
 };
 

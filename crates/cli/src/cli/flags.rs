@@ -20,12 +20,24 @@ pub(crate) trait Flagged {
 /// The values of these settings: those that flags have given, and the defaults of the others.
 pub(crate) struct Flags<F> {
     pub(crate) settings: Settings,
+    /// The flags that name files with rules, as they were written.
+    files: Vec<(String, String)>,
     of: PhantomData<F>,
+}
+
+impl<F: Flagged> Flags<F> {
+    /// The same values, of rules that are in files those that the files have now.
+    ///
+    /// # Errors
+    /// A file can't be read, or has something wrong in it.
+    pub(crate) fn read_anew(&self) -> Result<Settings, String> {
+        self.settings.clone().read(F::SETTINGS, &self.files, Path::new(""))
+    }
 }
 
 impl<F> Clone for Flags<F> {
     fn clone(&self) -> Self {
-        Self { settings: self.settings.clone(), of: PhantomData }
+        Self { settings: self.settings.clone(), files: self.files.clone(), of: PhantomData }
     }
 }
 
@@ -47,7 +59,8 @@ impl<F: Flagged> Args for Flags<F> {
 
 impl<F: Flagged> FromArgMatches for Flags<F> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut flags = Self { settings: Settings::defaults(F::SETTINGS), of: PhantomData };
+        let settings = Settings::defaults(F::SETTINGS);
+        let mut flags = Self { settings, files: Vec::new(), of: PhantomData };
         flags.update_from_arg_matches(matches)?;
         Ok(flags)
     }
@@ -65,6 +78,9 @@ impl<F: Flagged> FromArgMatches for Flags<F> {
                 }
                 _ => matches.get_many::<Value>(setting.name).and_then(Iterator::last).cloned(),
             };
+            if let Some(Value::RulesIn(path, _)) = &value {
+                self.files.push((setting.name.to_owned(), format!("@{}", path.display())));
+            }
             if let Some(value) = value {
                 self.settings = std::mem::take(&mut self.settings).with(setting.name, value);
             }

@@ -64,14 +64,18 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
         let stamp = if args.stamp == cli::Stamp::Arrival { "arrival" } else { "release" };
         to.1 = to.1.with("stamp", Value::Text(stamp.to_owned()));
     }
-    let reframe = args.stage.settings.clone();
-    let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
-    let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
+    let flags = args.stage.clone();
+    let read = move || {
+        let settings = flags.read_anew().map_err(|why| anyhow!("{why}"))?;
+        let (from, to) = (from.clone(), to.clone());
+        let stages = vec![("in", from.0, from.1), ("reframe", "reframe", settings), (last, to.0, to.1)];
+        Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))
+    };
+    let plan = read()?;
     let mut options = live::options(&args.live, true)?;
-    let signals = live::Signals::of(&plan, false)?;
+    let signals = live::Signals::of(&plan, live::may_reload(&plan, false))?;
     let _offloads = live::fix_offloads(&plan, &args.live)?;
-    let same = plan.clone();
-    let mut operation = Operation::new(&plan, move || Ok(same.clone()), |report| as_json(report, Vec::new()));
+    let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
     options.operator = operation.operator.clone();
     let run = live::driver(&plan, &args.live, args.workers, None);
     let (run, sharded) = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use slipstream::pipeline::{Group, Kind, Plan, PlannedStage};
+use slipstream::pipeline::{Group, Plan, PlannedStage};
 use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
@@ -95,7 +95,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let mut driver = run.strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
         let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
-        ui::say(&format!("metrics: http://{at}/metrics"));
+        ui::tell_metrics(&format!("http://{at}/metrics"));
     }
     let log = args.session_log.as_ref();
     operation.session_log = log.map(|target| SessionLog::start(target, driver.shards())).transpose()?;
@@ -166,8 +166,8 @@ fn files(plan: &Plan) -> impl Iterator<Item = &Path> {
 
 /// Files that a stage reads or writes.
 fn files_of(stage: &PlannedStage) -> impl Iterator<Item = &Path> {
-    let files = stage.kind.settings.iter().filter(|setting| setting.kind == Kind::File);
-    files.filter_map(|setting| stage.settings.file(setting.name))
+    let names = stage.kind.settings.iter().map(|setting| setting.name);
+    names.filter_map(|name| stage.settings.file(name).or_else(|| stage.settings.rules_file(name)))
 }
 
 /// Files that stages read again at a reload.

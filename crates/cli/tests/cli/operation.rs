@@ -293,6 +293,28 @@ fn the_log_says_why_a_run_ended() {
     }
 }
 
+/// A collector of logs reads every line, the address of the metrics and a last error included.
+#[test]
+fn a_log_in_json_is_json_throughout() {
+    let run_with = |words: &[&str]| run([&["run", "--log-format", "json"], words].concat());
+    let served = ["--metrics", "127.0.0.1:0", "--duration", "100ms", "-e", "paced(rate=1kpps) -> null"];
+    let wrong = ["-e", "paced(rate=1kpps) -> nothing"];
+    let checked = ["--fail-if", "packets_in>0", "-e", "synth(traffic=\"flows=1,packets=9\") -> null"];
+    for (words, status, told) in
+        [(&served[..], 0, "metrics"), (&wrong, 2, "nothing"), (&checked, 1, "packets_in")]
+    {
+        let ended = run_with(words).with(status);
+        let messages: Vec<String> = ended
+            .stderr
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line)["message"].to_string())
+            .collect();
+        assert!(messages.iter().any(|message| message.contains(told)), "{messages:?}");
+    }
+    let silent = run_with(&[&["--log-level", "off"], &wrong[..]].concat()).with(2);
+    assert!(silent.stderr.contains("nothing"), "the error is told in any case");
+}
+
 #[test]
 fn tables_are_not_asked_for_fields_that_they_do_not_have() {
     let dir = scratch();

@@ -85,8 +85,17 @@ impl Settings {
     #[must_use]
     pub fn rules(&self, name: &str) -> Rule {
         match self.get(name) {
-            Some(Value::Rules(rule)) => rule.clone(),
+            Some(Value::Rules(rule) | Value::RulesIn(_, rule)) => rule.clone(),
             _ => Rule::never(),
+        }
+    }
+
+    /// The file that rules are from, where they are from one.
+    #[must_use]
+    pub fn rules_file(&self, name: &str) -> Option<&Path> {
+        match self.get(name) {
+            Some(Value::RulesIn(path, _)) => Some(path),
+            _ => None,
         }
     }
 

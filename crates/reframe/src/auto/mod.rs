@@ -139,6 +139,15 @@ impl Autos {
         classes.iter().any(Option::is_some).then_some(Self { classes, ends: Nanos(0) })
     }
 
+    /// Goes on counting where `before`, which had other settings, has ended.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        for (new, old) in self.classes.iter_mut().zip(&before.classes) {
+            if let (Some(new), Some(old)) = (new, old) {
+                new.changes = old.changes;
+            }
+        }
+    }
+
     /// Packets that arrive before this can't change a hold.
     #[inline(always)]
     pub(crate) fn ends(&self) -> Nanos {

@@ -61,18 +61,26 @@ pub struct AckState {
     highest: Option<u32>,
     /// The connection was opened with AccECN.
     accecn: bool,
+    /// A packet of the connection could not be read: nobody knows what it acknowledged, and so which of those
+    /// that follow are duplicates of it.
+    unknown: bool,
 }
 
 impl AckState {
+    /// A packet has passed whose numbers can't be read: nothing of its connection goes any more.
+    pub(crate) fn unreadable(&mut self) {
+        self.unknown = true;
+    }
+
     /// Takes note of a packet; true if its acknowledgement number is beyond all before.
-    fn note(&mut self, packet: &PacketView<'_>) -> bool {
+    pub(crate) fn note(&mut self, packet: &PacketView<'_>) -> bool {
         let Some((flags, ack)) = packet.acknowledgement() else {
-            self.highest = None;
+            self.unreadable();
             return false;
         };
         if flags & (SYN | RST) != 0 {
             // A new connection, or the end of one. What it acknowledges is the other side's affair.
-            *self = Self { highest: None, accecn: flags & SYN != 0 && opens_accecn(flags) };
+            *self = Self { accecn: flags & SYN != 0 && opens_accecn(flags), ..Self::default() };
             return false;
         }
         if flags & ACK == 0 {
@@ -85,7 +93,7 @@ impl AckState {
             }
             Some(highest) if advance(highest, ack) => {
                 self.highest = Some(ack);
-                true
+                !self.unknown
             }
             Some(_) => false,
         }

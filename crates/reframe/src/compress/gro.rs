@@ -134,6 +134,11 @@ impl Gro {
         self.stats.clone()
     }
 
+    /// Goes on counting where `before`, which had other settings, has ended.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        self.stats = before.stats.clone();
+    }
+
     /// Marks the packets of a batch that belong to a super-frame with the packet before them.
     #[inline(never)]
     pub fn mark(&mut self, pool: &Pool, batch: &mut Batch) {
