@@ -39,11 +39,16 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Waits until it serves at its socket, or has ended.
+    /// As [`Running::of`], of `slipstream run`.
     fn start(dir: &Path, words: &[&str]) -> Self {
+        Self::of("run", dir, words)
+    }
+
+    /// Waits until it serves at its socket, or has ended.
+    fn of(verb: &str, dir: &Path, words: &[&str]) -> Self {
         let control = dir.join("control");
         let child = Command::new(BINARY)
-            .args(["run", "--format", "json", "--control", text(&control)])
+            .args([verb, "--format", "json", "--control", text(&control)])
             .args(words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -67,10 +72,14 @@ impl Running {
         run([&["ctl"], words, &["--control", text(&self.control), "--format", "json"]].concat())
     }
 
+    fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
     /// Has it end, which it must within a time, before anybody has read what it says.
     fn stop(mut self) -> Ended {
-        let pid = self.child.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal("-TERM");
         let since = slipstream::clock::now();
         while !self.has_ended() {
             assert!(since.elapsed() < Duration::from_secs(15), "it doesn't end");
@@ -313,6 +322,31 @@ fn a_log_in_json_is_json_throughout() {
     }
     let silent = run_with(&[&["--log-level", "off"], &wrong[..]].concat()).with(2);
     assert!(silent.stderr.contains("nothing"), "the error is told in any case");
+}
+
+#[test]
+fn rules_of_a_bypass_are_read_anew() {
+    let dir = scratch();
+    let rules = dir.path().join("rules");
+    let file = format!("@{}", text(&rules));
+    let port = format!("shm:{}", text(&dir.path().join("shm")));
+    let graph = format!("paced(rate=2kpps) -> r :: reframe(bypass=\"{file}\") -> null");
+    for (verb, words, stage) in
+        [("run", vec!["-e", &graph], "r"), ("reframe", vec![&port, "null", "--bypass", &file], "reframe")]
+    {
+        fs::write(&rules, "udp\n").unwrap();
+        let mut running = Running::of(verb, dir.path(), &words);
+        let changes = || running.ctl(&["reload"]).with(0).json()["changes"].clone();
+        assert_eq!(changes(), serde_json::json!([]), "{verb}");
+        fs::write(&rules, "tcp\n").unwrap();
+        assert_eq!(changes(), serde_json::json!([format!("{stage}.bypass")]), "{verb}");
+        fs::write(&rules, "no rule\n").unwrap();
+        running.ctl(&["reload"]).with(2).saying(&[text(&rules), "line 1"]);
+        running.signal("-HUP");
+        sleep(Duration::from_millis(300));
+        assert!(!running.has_ended(), "{verb}: a hang-up ended it");
+        running.stop().with(0);
+    }
 }
 
 #[test]
