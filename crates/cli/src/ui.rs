@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use ratatui::crossterm::terminal;
 use slipstream::io::capture::{CaptureError, Stopped, stops_streams};
+use slipstream::new_file::advice_on_write;
 use slipstream::source::SourceError;
 use slipstream_report::visible;
 
@@ -123,10 +124,26 @@ pub(crate) fn columns() -> Option<usize> {
 }
 
 /// Prints a result to stdout.
-pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
+///
+/// # Errors
+/// As [`write_out`].
+pub(crate) fn print(text: impl fmt::Display) -> anyhow::Result<()> {
+    write_out(format!("{text}\n").as_bytes())
+}
+
+/// Writes to stdout. A reader who has seen enough and left is none of the run's business: what it found, and
+/// its exit status, are the same.
+///
+/// # Errors
+/// Stdout can't be written.
+pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::anyhow!("stdout: cannot be written: {error}{}", advice_on_write(&error)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken

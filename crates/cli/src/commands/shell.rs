@@ -1,7 +1,6 @@
 //! `completions` and `man`.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -11,11 +10,12 @@ use clap_mangen::Man;
 
 use super::Outcome;
 use crate::cli::{self, Cli};
+use crate::ui;
 
 pub(super) fn completions(shell: Shell) -> anyhow::Result<Outcome> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "slipstream", &mut text);
-    io::stdout().write_all(&text)?;
+    ui::write_out(&text)?;
     Ok(Outcome::Done)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn man(args: &cli::Man) -> anyhow::Result<Outcome> {
     }
     let mut text = Vec::new();
     Man::new(of.clone()).render(&mut text)?;
-    io::stdout().write_all(&text)?;
+    ui::write_out(&text)?;
     Ok(Outcome::Done)
 }
 

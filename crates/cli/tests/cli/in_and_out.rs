@@ -79,6 +79,34 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0");
 }
 
+/// Checks that fail, and errors, are told by the status also where nobody reads the result to its end.
+#[test]
+fn a_reader_that_goes_away_makes_nothing_right() {
+    let trace = text(&campus()).to_owned();
+    for (words, status) in [
+        (format!("analyze {trace} --fail-if 'ip.slf>0' --format json"), "1"),
+        (format!("analyze {trace} missing.pcap"), "2"),
+        ("validate -i synth: -o null -e 'foo -> bar' --format json".to_owned(), "2"),
+        ("list --format json".to_owned(), "0"),
+        ("man".to_owned(), "0"),
+    ] {
+        // The reader has gone before the program begins.
+        let command = format!("(sleep 0.1; {BINARY} {words} 2> /dev/null) | true; echo ${{PIPESTATUS[0]}}");
+        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), status, "{words}");
+    }
+}
+
+#[test]
+fn a_full_stdout_is_told_as_such() {
+    for words in ["list", "man", "completions bash", "analyze"] {
+        let trace = if words == "analyze" { text(small()) } else { "" };
+        let command = format!("{BINARY} {words} {trace} > /dev/full");
+        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+        Ended::of(output).with(2).saying(&["stdout: cannot be written", "free some space"]);
+    }
+}
+
 /// Of a named pipe all is meant to be read: who leaves early makes the run fail.
 #[test]
 fn a_reader_that_leaves_a_named_pipe_is_an_error() {
