@@ -284,6 +284,26 @@ fn a_promise_costs_no_memory_and_absurd_lengths_are_damage() {
     }
 }
 
+/// A header makes no packet of the year 2055.
+#[test]
+fn a_capture_behind_another_one_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let magics = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xa1b2_cd34];
+    let all = magics.into_iter().flat_map(|magic| [(false, magic), (true, magic)]);
+    for ((big, magic), (other, next)) in all.clone().flat_map(|a| all.clone().map(move |b| (a, b))) {
+        let first = pcap(big, magic);
+        let both = [&first[..], &pcap(other, next)].concat();
+        let expected = Some((read_bytes(&first).unwrap().0, Some(first.len() as u64)));
+        assert_eq!(read_bytes(&both), expected);
+        assert_eq!(twin(&both), expected);
+        std::fs::write(&path, &both).unwrap();
+        for bytes in [1, 30, 64, 1000] {
+            assert_eq!(read_in_parts(&path, 2, bytes), expected, "parts of {bytes}");
+        }
+    }
+}
+
 #[test]
 fn the_largest_packet_is_read() {
     let data = vec![7; 0x400_0000];

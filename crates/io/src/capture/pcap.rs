@@ -115,7 +115,9 @@ impl Pcap {
         let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
         let (captured, original_len) = self.lengths(order, head);
         let total = self.header + captured as usize;
-        if captured > MAX_CAPTURED || total > window.unread().len() {
+        // What has nothing captured may be no record.
+        let usual = captured.wrapping_sub(1) < MAX_CAPTURED && total <= window.unread().len();
+        if !usual && (captured > 0 || total > window.unread().len() || begins_file(head)) {
             return None;
         }
         // The largest sum, 2^32 s and 2^32 us, is below 2^63.
@@ -135,6 +137,11 @@ impl Pcap {
         if captured > MAX_CAPTURED {
             return Err(absurd(window, captured));
         }
+        if window.unread().first_chunk().is_some_and(begins_file) {
+            let what = "the header of another capture, which was written behind this one; name both, or join them \
+                        with `mergecap`";
+            return Err(Stop::Damage(Damage { byte: window.position(), what: what.to_owned() }));
+        }
         let total = self.header + captured as usize;
         if !window.want(total)? {
             return Err(window.cut(window.position(), &format!("a record of {total} bytes")));
@@ -148,6 +155,14 @@ impl Pcap {
         let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
         if self.either_order && captured > original { (original, captured) } else { (captured, original) }
     }
+}
+
+/// Returns true if what should be a record's header is that of a file: as a record it would be an empty
+/// packet of one of six seconds from 1998 to 2083, at one of few fractions of it.
+#[cold]
+fn begins_file(head: &[u8; 16]) -> bool {
+    let version = |order: Order| order.u16(head, 4) == 2 && order.u16(head, 6) <= 4;
+    layout(head).is_some_and(|(order, ..)| version(order)) && head.get(8..) == Some(&[0; 8])
 }
 
 #[cold]

@@ -247,7 +247,13 @@ fn twin_pcap(file: &[u8], ends: Ends, magic: u32) -> Option<(Vec<Owned>, Option<
             std::mem::swap(&mut captured, &mut original_len);
         }
         let begin = at + header;
-        if captured > LONGEST || file.len() - begin < captured as usize {
+        // Another file's header, made of a magic number, a version and eight zeros.
+        let is_header = [false, true].into_iter().map(|big| Ends { big }).any(|ends| {
+            [0xa1b2_c3d4, 0xa1b2_3c4d, 0xa1b2_cd34].contains(&ends.get32(&file[at..]))
+                && (ends.get16(&file[at + 4..]), ends.get16(&file[at + 6..]) <= 4) == (2, true)
+                && file[at + 8..at + 16] == [0; 8]
+        });
+        if is_header || captured > LONGEST || file.len() - begin < captured as usize {
             return Some((records, damaged));
         }
         let time = u64::from(word(0)) * 1_000_000_000 + u64::from(word(1)) * unit;
