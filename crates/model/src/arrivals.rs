@@ -46,6 +46,9 @@ enum Kind {
 }
 
 impl Interarrival {
+    /// The longest mean, in slots.
+    pub(crate) const MAX_MEAN: f64 = (MAX_SUPPORT / 8) as f64;
+
     /// Always `mean` slots; where that is no whole number, the two beside it in the proportion that keeps the
     /// mean.
     ///
@@ -71,8 +74,8 @@ impl Interarrival {
     pub fn geometric(mean: f64) -> Result<Self, Error> {
         mean_of(mean)?;
         if mean < 1.0 {
-            let what = "the mean of a geometric interarrival time, in slots,";
-            return Err(Error::OutOfRange { what, value: mean, low: 1.0, high: MAX_SUPPORT as f64 });
+            let what = "the mean of a geometric interarrival time, in slots (more, where they are shorter),";
+            return Err(Error::OutOfRange { what, value: mean, low: 1.0, high: Self::MAX_MEAN });
         }
         Ok(Self { kind: Kind::Geometric, mean })
     }
@@ -257,7 +260,7 @@ impl Interarrival {
 
 fn mean_of(mean: f64) -> Result<f64, Error> {
     let mean = positive("the mean interarrival time, in slots,", mean)?;
-    if mean > MAX_SUPPORT as f64 / 8.0 {
+    if mean > Interarrival::MAX_MEAN {
         return Err(Error::TooLarge {
             what: "the mean interarrival time",
             needed: format!("{mean} slots"),

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::arrivals::Interarrival;
 use crate::error::{Error, not_negative, positive};
 use crate::model::{Model, Parameters, Solution};
 
@@ -17,6 +18,9 @@ pub struct Target {
 }
 
 impl Target {
+    /// The largest share that may be lost: of any load a core with a queue serves something.
+    const MOST: f64 = 0.999_999;
+
     /// True if a solution meets the target.
     #[must_use]
     pub fn is_met(&self, s: &Solution) -> bool {
@@ -25,6 +29,10 @@ impl Target {
 
     fn check(&self) -> Result<(), Error> {
         not_negative("the loss allowed", self.p_loss)?;
+        if self.p_loss > Self::MOST {
+            let what = "the loss allowed";
+            return Err(Error::OutOfRange { what, value: self.p_loss, low: 0.0, high: Self::MOST });
+        }
         self.p99_sojourn_ns.map_or(Ok(0.0), |ns| positive("the sojourn allowed, in ns,", ns)).map(drop)
     }
 }
@@ -91,19 +99,23 @@ pub fn solve_all(questions: &[Parameters], threads: usize) -> Vec<Result<Solutio
     done.into_iter().map(|d| d.1).collect()
 }
 
-/// Finds the smallest machine that meets a target. `all` is one core with all the packets; its queue and
-/// batch are replaced by the choices.
+/// Finds the smallest machine that meets a target. Packets come every `mean` slots on all cores together;
+/// `core` is any core, whose mean, queue and batch are replaced by those of each choice. Where packets would
+/// come faster than its process can in these slots, a core doesn't meet the target.
 ///
 /// # Errors
-/// [`Error::Unreachable`] where nothing among the choices meets the target; those of solving.
+/// [`Error::Unreachable`] where nothing among the choices meets the target; those of solving, and of the
+/// process of arrivals where it can't be that of any number of cores.
 pub fn dimension(
-    all: &Parameters,
+    core: &Parameters,
+    mean: f64,
     choices: &Choices,
     target: Target,
     threads: usize,
 ) -> Result<Dimension, Error> {
     target.check()?;
     positive("the number of cores", f64::from(choices.cores))?;
+    positive("the mean time between packets, in slots,", mean)?;
     let mut pairs: Vec<(usize, usize)> = choices
         .queues
         .iter()
@@ -115,9 +127,10 @@ pub fn dimension(
     if pairs.is_empty() {
         return Err(Error::Unreachable("no batch fits into a queue among those to choose from".to_owned()));
     }
-    let of = |cores: u32| candidates(all, cores, &pairs, target, threads);
-    // More cores never do worse: halve the range.
-    let (mut low, mut high) = (0, choices.cores);
+    let of = |cores: u32| candidates(core, mean, cores, &pairs, target, threads);
+    // More cores never do worse: halve the range. On more than these, packets are too rare to be computed.
+    let most = choices.cores.min((Interarrival::MAX_MEAN / mean) as u32).max(1);
+    let (mut low, mut high) = (0, most);
     let mut at_high = of(high)?;
     if !at_high.iter().any(|c| c.met) {
         return Err(Error::Unreachable(unreachable(&at_high, target)));
@@ -125,7 +138,8 @@ pub fn dimension(
     let mut at_low = Vec::new();
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        let here = of(middle)?;
+        // A process that can't be as fast as that can be slower.
+        let here = if may_come(core, mean, middle) { of(middle)? } else { Vec::new() };
         if here.iter().any(|c| c.met) {
             (high, at_high) = (middle, here);
         } else {
@@ -135,25 +149,33 @@ pub fn dimension(
     let met = at_high.iter().find(|c| c.met).cloned();
     let best = met.ok_or_else(|| Error::Unreachable("none of the configurations does".to_owned()))?;
     at_low.extend(at_high);
-    let max_core_pps = max_rate(all, &best, target)?;
+    let max_core_pps = max_rate(core, mean * f64::from(best.cores), &best, target)?;
     Ok(Dimension { best, considered: at_low, max_core_pps })
 }
 
+/// True if packets that come every `mean` slots can come to so many cores.
+fn may_come(core: &Parameters, mean: f64, cores: u32) -> bool {
+    core.interarrival.with_mean(mean * f64::from(cores)).is_ok()
+}
+
 /// One core of several: every so many-th packet, as RSS deals them out.
-fn share(all: &Parameters, mean: f64, queue: usize, batch: usize) -> Result<Parameters, Error> {
-    Ok(Parameters { queue, batch, interarrival: all.interarrival.with_mean(mean)?, ..all.clone() })
+fn share(core: &Parameters, mean: f64, queue: usize, batch: usize) -> Result<Parameters, Error> {
+    Ok(Parameters { queue, batch, interarrival: core.interarrival.with_mean(mean)?, ..core.clone() })
 }
 
 fn candidates(
-    all: &Parameters,
+    core: &Parameters,
+    mean: f64,
     cores: u32,
     pairs: &[(usize, usize)],
     target: Target,
     threads: usize,
 ) -> Result<Vec<Candidate>, Error> {
-    let mean = all.interarrival.mean() * f64::from(cores);
-    let questions =
-        pairs.iter().map(|(queue, batch)| share(all, mean, *queue, *batch)).collect::<Result<Vec<_>, _>>()?;
+    let mean = mean * f64::from(cores);
+    let questions = pairs
+        .iter()
+        .map(|(queue, batch)| share(core, mean, *queue, *batch))
+        .collect::<Result<Vec<_>, _>>()?;
     let answers = solve_all(&questions, threads);
     let candidate = |((queue, batch), answer): (&(usize, usize), Result<Solution, Error>)| {
         let solution = answer?;
@@ -179,13 +201,16 @@ fn unreachable(at_most: &[Candidate], target: Target) -> String {
 }
 
 /// The most packets a second that a core bears, to a thousandth.
-fn max_rate(all: &Parameters, best: &Candidate, target: Target) -> Result<f64, Error> {
+fn max_rate(core: &Parameters, mean: f64, best: &Candidate, target: Target) -> Result<f64, Error> {
     let met = |mean: f64| -> Result<bool, Error> {
-        let s = Model::new(share(all, mean, best.queue, best.batch)?)?.solve()?;
+        if !may_come(core, mean, 1) {
+            return Ok(false);
+        }
+        let s = Model::new(share(core, mean, best.queue, best.batch)?)?.solve()?;
         Ok(target.is_met(&s))
     };
     // A mean interarrival time that is known to do, and a shorter one that doesn't.
-    let mut long = all.interarrival.mean() * f64::from(best.cores);
+    let mut long = mean;
     let mut short = long / 1.5;
     while met(short)? {
         long = short;
@@ -195,5 +220,49 @@ fn max_rate(all: &Parameters, best: &Candidate, target: Target) -> Result<f64, E
         let middle = (long * short).sqrt();
         if met(middle)? { long = middle } else { short = middle }
     }
-    Ok(1e9 / (long * all.slot_ns))
+    Ok(1e9 / (long * core.slot_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ServiceTimes, Start, Variation};
+
+    /// Of geometric interarrival times in slots of so many ns.
+    fn sized(pps: f64, slot_ns: f64, p_loss: f64) -> Result<Dimension, Error> {
+        let core = Parameters {
+            queue: 1,
+            batch: 1,
+            slot_ns,
+            interarrival: Interarrival::geometric(100.0)?,
+            service: ServiceTimes::linear(600.0, 77.0, 100.0)?,
+            variation: Variation::Poisson,
+            start: Start::Equilibrium,
+        };
+        let choices = Choices { cores: 64, queues: vec![256], batches: vec![32] };
+        dimension(&core, 1e9 / pps / slot_ns, &choices, Target { p_loss, p99_sojourn_ns: None }, 2)
+    }
+
+    /// All packets together are more than one in a slot, those of a core are not.
+    #[test]
+    fn slots_may_be_too_long_for_all_packets_together() {
+        let [long, short] = [10.0, 2.0].map(|slot_ns| sized(200e6, slot_ns, 1e-5).unwrap());
+        assert_eq!((long.best.cores, short.best.cores), (20, 20));
+        assert!((long.max_core_pps / short.max_core_pps - 1.0).abs() < 0.01);
+        let too_long = sized(200e6, 1000.0, 1e-5).unwrap_err().to_string();
+        assert!(too_long.contains("0.32") && too_long.contains("in slots"), "{too_long}");
+    }
+
+    #[test]
+    fn packets_may_be_too_rare_for_all_cores() {
+        assert_eq!(sized(100.0, 10.0, 1e-5).unwrap().best.cores, 1);
+    }
+
+    #[test]
+    fn a_search_for_the_highest_rate_ends() {
+        assert!(sized(20e6, 10.0, 0.9).unwrap().max_core_pps > 20e6);
+        for all in [1.0, 1.5, f64::NAN] {
+            assert!(sized(20e6, 10.0, all).is_err());
+        }
+    }
 }

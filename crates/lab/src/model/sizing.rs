@@ -106,7 +106,7 @@ fn try_out(
     let choices = Choices { cores: 1, queues: task.queues.clone(), batches: task.batches.clone() };
     let target = Target { p_loss: TARGET, p99_sojourn_ns: None };
     let claim = |which: &str| calibrated.subject.says(&format!("dimension, {}: {which}", task.what));
-    let found = match dimension(&all, &choices, target, 2) {
+    let found = match dimension(&all, all.interarrival.mean(), &choices, target, 2) {
         Ok(found) => found,
         Err(e) => {
             let none = Some((json!(e.to_string()), false));

@@ -15,14 +15,16 @@ pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let slot_ns = args.server.reading.slot.0;
     let mean = inputs::mean_slots(args.rate.0, slot_ns)?;
-    let interarrival = inputs::interarrival(&args.arrivals, slot_ns, Some(mean))?;
-    // Queue and batch are those of each candidate.
-    let all = inputs::parameters(&args.server, (1, 1), interarrival)?;
+    // Of a single core packets may be more than one a slot, of all that there may be too few.
+    let process = |cores: u32| inputs::interarrival(&args.arrivals, slot_ns, Some(mean * f64::from(cores)));
+    let interarrival = process(args.max_cores).or_else(|why| process(1).map_err(|_| why))?;
+    // Mean, queue and batch are those of each candidate.
+    let core = inputs::parameters(&args.server, (1, 1), interarrival)?;
     let choices =
         Choices { cores: args.max_cores, queues: args.queues.clone(), batches: args.batches.clone() };
     let target = Target { p_loss: args.max_loss, p99_sojourn_ns: args.max_p99.map(|t| t.0) };
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let found = dimension(&all, &choices, target, threads)?;
+    let found = dimension(&core, mean, &choices, target, threads)?;
     let result = json!({
         "schema": 1,
         "offered_pps": args.rate.0,
