@@ -46,8 +46,14 @@ fn meant(name: &str) -> Option<String> {
     Some(format!("{near}:{rest}"))
 }
 
-/// Refuses a port whose type is misspelt and that would be a file, unless there is a file of that name.
+/// Refuses a port whose type is misspelt, or that is written as in a graph, and that would be a file, unless
+/// there is a file of that name.
 pub(crate) fn refuse_misspelt(name: &str) -> anyhow::Result<()> {
+    let (kind, settings) = name.split_once('(').unwrap_or_default();
+    if LIVE.contains(&kind) && !Path::new(name).exists() {
+        let first = settings.trim_end_matches(')').split([',', '=']).nth(1).unwrap_or("NAME").trim();
+        bail!("{name}: this is how a graph has it (-e); here it is `{kind}:{first}`");
+    }
     match meant(name).filter(|_| !Path::new(name).exists()) {
         Some(port) => bail!("{name}: did you mean `{port}`? write ./{name} for a file of that name"),
         None => Ok(()),

@@ -309,7 +309,7 @@ impl Kind {
                         let path = base.join(file);
                         return match Rule::parse_file(&path) {
                             Ok(rule) => Ok(Value::RulesIn(path, rule)),
-                            Err(error) => Err(Wrong::new(chain(&error))),
+                            Err(error) => Err(Wrong::new(error.to_string())),
                         };
                     }
                     None => Rule::parse(text),
@@ -319,6 +319,9 @@ impl Kind {
                     hint: e.hint,
                     offset: e.offset,
                 })
+            }
+            Self::File if text.is_empty() => {
+                Err(Wrong::new("the name of a file is empty").hint("name a file, or leave the setting out"))
             }
             Self::File => Ok(Value::File(if text == "-" { "-".into() } else { base.join(text) })),
             Self::Text(_) => Ok(Value::Text(text.to_owned())),
@@ -345,13 +348,6 @@ fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(bits, _)| bytes > 0 && bytes.trailing_zeros() >= *bits);
     unit.map_or_else(|| bytes.to_string(), |(bits, unit)| format!("{}{unit}", bytes >> bits))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 fn within(n: u64, low: u64, high: u64, show: impl Fn(u64) -> String) -> Result<Value, Wrong> {

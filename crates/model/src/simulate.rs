@@ -199,7 +199,13 @@ fn summary(parts: &[Part], batches: &[u64], mut sojourns: Vec<u64>, slot_ns: f64
     Simulated {
         mean_batch: estimate(&|p| p.batch, &|p| p.polls, 1.0),
         mean_queue: estimate(&|p| p.queue, &|p| p.polls, 1.0),
-        p_loss: estimate(&|p| p.lost, &|p| p.arrived, 1.0),
+        p_loss: match estimate(&|p| p.lost, &|p| p.arrived, 1.0) {
+            // Where none was seen, so many polls at most have a loss: (1 - p)^polls is a hundredth then.
+            Estimate { mean: 0.0, .. } => {
+                Estimate { mean: 0.0, half_width: (100f64.ln() / polls.max(1) as f64).min(1.0) }
+            }
+            seen => seen,
+        },
         wait_ns: estimate(&|p| p.wait, &|p| p.batch, slot_ns),
         sojourn_ns: estimate(&|p| p.sojourn, &|p| p.batch, slot_ns),
         batch_pmf: batches.iter().map(|n| *n as f64 / polls.max(1) as f64).collect(),

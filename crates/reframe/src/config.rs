@@ -399,7 +399,8 @@ impl ReframeConfig {
         for (place, t) in self.places() {
             // A class that is not held has nothing to be steered.
             let held = !t.bypass && t.hold_ns > 0 && t.burst > 1 && (adaptive || t.hold_min_ns.is_some());
-            if held && let Some(fault) = budget.contradiction(t.hold_ns, t.burst) {
+            let name = if t.hold_min_ns.is_some() { "hold_max" } else { "hold" };
+            if held && let Some(fault) = budget.contradiction((name, t.hold_ns), t.burst) {
                 return Err(ConfigError::Budget { place, budget, fault });
             }
         }

@@ -1,6 +1,7 @@
 //! Settings of slicing, and the arithmetic behind the number of entries.
 
 use slipstream_core::rules::Rule;
+use slipstream_core::units::Duration;
 
 use super::token::{MAX_PLACES, MOST_TAG_BITS, TAG_BITS, TOKEN_LEN, TokenFormat, TokenKey, TokenMode};
 
@@ -116,7 +117,11 @@ pub enum ConfigError {
     #[error("a tag of {0} bits: {TAG_BITS} to {MOST_TAG_BITS} are possible")]
     TagBits(u32),
     /// A payload would have to wait for longer than it may.
-    #[error("a payload must wait for {least} ns at least, and may for no more than {most} ns")]
+    #[error(
+        "a payload must wait for {} at least (min_age), and may for no more than {} (max_age)",
+        Duration(*.least),
+        Duration(*.most)
+    )]
     MinAge {
         /// Time that it must, in ns.
         least: u64,

@@ -310,6 +310,21 @@ impl Default for SliceConfig {
 }
 
 fn slice(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let made = slice_as_set(settings, site);
+    let instead = || {
+        let usual = config(&Settings::defaults(SLICE.settings), site).ok()?;
+        Shared::new(SliceConfig { entries: 1, ..usual }, 0, false).ok()
+    };
+    if made.is_err()
+        && let Some(shared) = instead()
+    {
+        // The stage is there: its splicer has nothing to complain of.
+        site.common.add(site.name, shared);
+    }
+    made
+}
+
+fn slice_as_set(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let mut config = config(settings, site)?;
     config.validate().map_err(of_setting)?;
     if site.dry {

@@ -46,8 +46,16 @@ const SCHEMA: &str = "message flows {
 
 /// Why a Parquet file could not be written.
 #[derive(Debug, Error)]
-#[error("writing Parquet: {0}")]
+#[error("Parquet can't be written: {}", in_words(.0))]
 pub struct FlowFileError(#[from] ParquetError);
+
+/// What another library says of an error says it best.
+fn in_words(error: &ParquetError) -> String {
+    match error {
+        ParquetError::External(cause) => cause.to_string(),
+        other => other.to_string(),
+    }
+}
 
 /// A Parquet file of flows in the making; without [`FlowFile::finish`] it is not a valid file.
 ///

@@ -228,6 +228,7 @@ fn as_json(
         "futile_trains": total.futile_trains,
         "released": released(&total),
         "held_max": stats.held_max,
+        "left_inside": stats.held,
         "flow_evictions": stats.flow_evictions,
         "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,
@@ -347,6 +348,7 @@ fn as_table(
         ("bypassed", total.packets_bypassed),
         ("coalesced", total.packets_coalesced),
         ("passed through unclassified", stats.unclassified),
+        ("still held at the end", stats.held.into()),
         ("not sent", live.map_or(0, |l| l.not_sent)),
         ("lost before they came in", live.map_or(0, |l| l.lost_before)),
     ] {

@@ -335,6 +335,31 @@ fn a_port_whose_type_is_misspelt_is_no_file() {
 }
 
 /// Their names say something else than what would be in them.
+/// One mistake is one error, which names what the user has to change.
+#[test]
+fn settings_that_do_not_fit_together_are_told_once_and_by_their_names() {
+    let dir = scratch();
+    let refused = |words: &[&str], told: &[&str]| {
+        let ended = run_in(dir.path(), words).with(2).silent().saying(told);
+        assert!(!ended.stderr.contains("stands before"), "{}", ended.stderr);
+        assert_eq!(names(dir.path()), [""; 0], "{words:?} left something behind");
+    };
+    let small = text(small());
+    let through = |graph| ["run", "-i", small, "-o", "null", "-e", graph];
+    refused(&through("slice(min_age=1s, max_age=1ms) -> splice"), &["1s at least", "1ms"]);
+    refused(&through("slice(rate=1mpps) -> splice"), &["rate"]);
+    refused(&["run", "-i", small, "-o", "", "-e", "reframe"], &["empty"]);
+    refused(&["reframe", small, "null", "--hold", "auto", "--budget", "delay=1ms"], &["raise hold_max"]);
+    for output in ["af_packet(interface=eth9)", "tap(interface=eth9, mtu=9000)"] {
+        refused(&["run", "-i", small, "-o", output, "-e", "reframe"], &["-e", ":eth9`"]);
+    }
+    refused(&["reframe", small, "null", "--rules", "@missing"], &["missing", "No such file"]);
+    refused(&["model", "fit", "."], &["this is a folder"]);
+    let model =
+        ["model", "solve", "--rate", "10mpps", "--service-base", "600ns", "--service-per-packet", "77ns"];
+    refused(&[&model[..], &["--queue", "64", "--batch", "8", "--fit", "per-rate"]].concat(), &["--log"]);
+}
+
 #[test]
 fn outputs_in_another_compression() {
     let dir = scratch();

@@ -129,7 +129,7 @@ impl core::error::Error for RuleError {}
 #[derive(Debug, thiserror::Error)]
 pub enum RuleFileError {
     /// The file can't be read, or isn't UTF-8.
-    #[error("can't read the rules in {}", path.display())]
+    #[error("can't read the rules in {}: {source}", path.display())]
     Read {
         /// The file.
         path: std::path::PathBuf,

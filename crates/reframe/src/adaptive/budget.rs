@@ -35,7 +35,8 @@ impl Budget {
     pub const MAX_PRICE_NS: u64 = 1_000_000_000_000;
 
     /// The fault of this budget beside a hold and a burst, and its remedy; `None` where there is none.
-    pub(crate) fn contradiction(self, hold_ns: u64, burst: u16) -> Option<String> {
+    pub(crate) fn contradiction(self, hold: (&str, u64), burst: u16) -> Option<String> {
+        let (name, hold_ns) = hold;
         let hold = Duration(hold_ns);
         match self {
             Self::Price(ns) if ns > Self::MAX_PRICE_NS => {
@@ -43,7 +44,7 @@ impl Budget {
             }
             Self::Delay(0) => Some("is nothing to wait with; use hold = 0 to hold no packet".to_string()),
             Self::Delay(ns) if ns > hold_ns => Some(format!(
-                "can't be reached: no packet waits longer than hold = {hold}; raise hold, or lower the budget"
+                "can't be reached: no packet waits longer than {name} = {hold}; raise {name}, or lower the budget"
             )),
             Self::Train(thousandths) if thousandths <= 1000 => {
                 Some("is no train; it must be more than 1 packet, as hold = 0 gives that already".to_string())

@@ -115,7 +115,7 @@ fn as_table(r: &Report) -> String {
     t.title(format!("{} by {}, in {}: {}", r.task.name(), r.key, r.weight, r.sketch));
     t.row(["IP packets", &count(r.packets)]);
     if r.skipped > 0 {
-        t.row(["left out: not IP", &count(r.skipped)]);
+        t.row(["left out: not IP, or cut off in the headers", &count(r.skipped)]);
     }
     let (first, forgotten) = r.gaps.unwrap_or_default();
     if first > 0 {

@@ -56,6 +56,10 @@ fn row(args: &Compare, log: &PollLog, found: &Fit, rate: String) -> anyhow::Resu
     let served_pps = part.rate_pps().ok_or_else(|| anyhow!("{}: no service has an end", what()))?;
     let offered = match (args.rate, args.frame_bytes) {
         (Some(rate), _) => rate.0,
+        (None, Some(_)) if rate.is_empty() => bail!(
+            "{}: --frame-bytes needs the load of each poll in Mbit/s, as column `rate`; or give --rate",
+            what()
+        ),
         (None, Some(bytes)) => {
             let mbit: f64 = rate.parse().with_context(|| format!("{}: not in Mbit/s", what()))?;
             mbit * 1e6 / (f64::from(bytes.saturating_add(OVERHEAD)) * 8.0)

@@ -117,6 +117,9 @@ pub(super) fn poll_log(path: &Path, clock: Option<f64>) -> anyhow::Result<PollLo
         bail!("--clock {mhz}: a clock ticks at more than 0 MHz");
     }
     let name = path.display().to_string();
+    if path.is_dir() {
+        bail!("{name}: this is a folder; name a poll log");
+    }
     let from: Box<dyn BufRead> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
@@ -168,6 +171,9 @@ pub(super) fn parameters(
         }
         None if server.reading.service == ServiceKind::Empirical => {
             bail!("--service empirical needs a poll log (--log)")
+        }
+        None if server.reading.fit != FitKind::default() || server.reading.clock.is_some() => {
+            bail!("--fit and --clock say how a poll log is read; name one (--log), or leave them out")
         }
         None => {
             let [base, each] =

@@ -66,7 +66,7 @@ impl Arrived {
             }
         }
         if this.packets < 2 || this.duration_ns == 0 {
-            bail!("{}: two packets at different times are needed to tell a rate", path.display());
+            bail!("{}: no packet is later than the one before it, so that there is no rate", path.display());
         }
         Ok(this)
     }
