@@ -47,6 +47,7 @@ impl TrainFinish {
 
     /// Goes on where `before`, which had other settings, has ended: flows with numbers below `flows` are
     /// known.
+    #[cfg(feature = "std")]
     pub(crate) fn follow(&mut self, before: Option<Self>, flows: usize) {
         if self.ack.is_some() {
             if let Some(before) = before {

@@ -243,11 +243,11 @@ mod tests {
             (Budget::Train(32_001), "burst = 32"),
             (Budget::Price(Budget::MAX_PRICE_NS + 1), "too high"),
         ] {
-            let fault = budget.contradiction(64_000, 32).unwrap();
+            let fault = budget.contradiction(("hold", 64_000), 32).unwrap();
             assert!(fault.contains(says), "{budget}: {fault}");
         }
         for budget in [Budget::Delay(64_000), Budget::Train(32_000), Budget::Price(0)] {
-            assert_eq!(budget.contradiction(64_000, 32), None, "{budget}");
+            assert_eq!(budget.contradiction(("hold", 64_000), 32), None, "{budget}");
         }
     }
 

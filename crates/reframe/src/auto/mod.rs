@@ -140,6 +140,7 @@ impl Autos {
     }
 
     /// Goes on counting where `before`, which had other settings, has ended.
+    #[cfg(feature = "std")]
     pub(crate) fn follow(&mut self, before: &Self) {
         for (new, old) in self.classes.iter_mut().zip(&before.classes) {
             if let (Some(new), Some(old)) = (new, old) {

@@ -135,6 +135,7 @@ impl Gro {
     }
 
     /// Goes on counting where `before`, which had other settings, has ended.
+    #[cfg(feature = "std")]
     pub(crate) fn follow(&mut self, before: &Self) {
         self.stats = before.stats.clone();
     }
