@@ -101,12 +101,13 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     let of = |hold: u64| frontier.holds.iter().find(|b| b.fixed.hold_ns == hold);
     for (hold, most) in AIMS {
         let Some((b, adaptive)) = of(hold).and_then(|b| Some((b, b.learned?))) else { continue };
-        let name = format!("{copies} x campus, trains of the {} us hold: mean delay", hold / 1000);
+        let of_trains = format!("{copies} x campus, trains of the {} us hold", hold / 1000);
+        let name = format!("{of_trains}: mean delay");
         let text = format!("{:.1} us (fixed: {:.1})", us(adaptive.mean_delay_ns), us(b.fixed.mean_delay_ns));
         let criterion = format!("at most {:.0} us", us(most));
         claim(name, json!(text), &criterion, adaptive.mean_delay_ns <= most);
         let ratio = adaptive.futile_wait_ns / b.fixed.futile_wait_ns;
-        let name = format!("{copies} x campus, the same: futile wait beside the fixed hold's");
+        let name = format!("{of_trains}: futile wait beside the fixed hold's");
         claim(name, json!(format!("{ratio:.2}")), "at most 0.4", ratio <= 0.4);
     }
     let above = |b: &&Beside| b.learned.is_some_and(|p| p.mean_delay_ns > b.fixed.mean_delay_ns);
