@@ -356,7 +356,8 @@ pub struct Properties {
     pub tables: &'static [StateTable],
     /// Of a port: how shards have it.
     pub sharing: fn(&Settings) -> Sharing,
-    /// The setting that names the file or folder that is written, unless packets come from it.
+    /// The setting that names the file or folder that is written, unless packets come from it. Where it is a
+    /// text, `none` and what begins with `udp:` are no files.
     pub writes: Option<&'static str>,
 }
 

@@ -19,7 +19,7 @@ use slipstream_core::settings::{self, Setting, Settings};
 use slipstream_core::time::Nanos;
 
 #[path = "conntrack_packet.rs"]
-mod packet;
+pub(crate) mod packet;
 #[path = "conntrack_room.rs"]
 mod room;
 #[path = "conntrack_state.rs"]

@@ -99,7 +99,7 @@ impl Tracked {
 }
 
 /// The key without VLAN ids.
-fn untagged(key: FlowKey) -> FlowKey {
+pub(crate) fn untagged(key: FlowKey) -> FlowKey {
     match key {
         FlowKey::Narrow(NarrowKey([a, rest])) => FlowKey::Narrow(NarrowKey([a, rest & !0xff_ffff])),
         FlowKey::Wide(WideKey([_, s, _, d, rest, ..])) if !key.is_ipv6() => {

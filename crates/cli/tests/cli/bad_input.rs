@@ -334,6 +334,41 @@ fn a_port_whose_type_is_misspelt_is_no_file() {
     assert_eq!(names(dir.path()), ["af_paket:eth1", "monday:first"]);
 }
 
+/// What was given to be read is not written to, nor the other way round.
+#[test]
+fn ends_are_not_turned_round() {
+    let dir = scratch();
+    let [from, to] = ["in.pcap", "out.pcap"].map(|name| dir.path().join(name));
+    fs::copy(small(), &from).unwrap();
+    fs::copy(small(), &to).unwrap();
+    let graphs = [
+        ("out -> counter -> in", "`in` is the input"),
+        ("out -> counter -> null", "`out` is the output"),
+    ];
+    for (graph, told) in graphs {
+        let ends = ["run", "-i", text(&from), "-o", text(&to), "-e", graph];
+        run(ends).with(2).silent().saying(&[told, "in -> … -> out"]);
+    }
+    let made = ["run", "-i", text(&from), "-e", "synth(traffic=\"packets=9\") -> in"];
+    run(made).with(2).silent().saying(&["`in` is the input"]);
+    assert!([from, to].iter().all(|file| fs::read(file).unwrap() == fs::read(small()).unwrap()));
+}
+
+#[test]
+fn an_export_is_an_output_as_others_are() {
+    let dir = scratch();
+    let run = |graph: &str| run_in(dir.path(), ["run", "-i", text(small()), "-o", "o.pcap", "-e", graph]);
+    for graph in [
+        "flow_stats(export=\"o.pcap\")",
+        "a :: flow_stats(export=x) -> b :: flow_stats(export=\"./x\")",
+        "tap(path=q) -> flow_stats(export=q)",
+    ] {
+        run(graph).with(2).silent().saying(&["one would replace the other"]);
+    }
+    assert_eq!(names(dir.path()), [""; 0]);
+    run("a :: flow_stats -> b :: flow_stats -> c :: flow_stats(export=x)").with(0);
+}
+
 /// Their names say something else than what would be in them.
 /// One mistake is one error, which names what the user has to change.
 #[test]

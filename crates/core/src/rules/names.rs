@@ -142,11 +142,12 @@ pub fn hint_for_word(word: &str) -> Option<String> {
 }
 
 /// The candidate that is fewest edits away from `word`: at most one in a word of up to three letters, else
-/// two. Of equals one with the same first letter, which people seldom get wrong.
+/// two, but not the word itself. Of equals one with the same first letter, which people seldom get wrong.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if word.chars().count() <= 3 { 1 } else { 2 };
     let first = |s: &str| s.chars().next().map(|c| c.to_ascii_lowercase());
     candidates
+        .filter(|c| *c != word)
         .map(|c| (distance(word, c, most), first(c) != first(word), c))
         .filter(|&(d, ..)| d <= most)
         .min_by_key(|&(d, other_start, _)| (d, other_start))

@@ -193,7 +193,7 @@ impl Plan {
         if input.is_some() && input == output {
             plan.join_ends();
         }
-        plan.done(findings, Vec::new())
+        plan.done(findings, Vec::new())?.with_ends(input.is_some(), output.is_some())
     }
 
     pub(super) fn empty(registry: &Registry, text: &str, file: &str, base: &Path) -> Self {

@@ -73,6 +73,23 @@ impl Plan {
         self.done(findings, Vec::new())
     }
 
+    /// The same, if packets come from what was given to come from, and go to what was given to go to: a graph
+    /// that turns them round would write to the input.
+    pub(super) fn with_ends(self, input: bool, output: bool) -> Result<Self, Diagnostics> {
+        let mut findings = Vec::new();
+        for (given, name, turned, what) in [
+            (input, "in", Role::Sink, "`in` is the input (`-i`), and here packets go to it"),
+            (output, "out", Role::Source, "`out` is the output (`-o`), and here packets come from it"),
+        ] {
+            let is = |s: &&PlannedStage| given && s.name == name && s.role == turned;
+            if let Some(stage) = self.stages.iter().find(is) {
+                findings.push(Finding::new(&stage.span, what.to_owned()).hint("as in `in -> … -> out`"));
+            }
+        }
+        self.fail_on(findings)?;
+        Ok(self)
+    }
+
     /// `in` and `out` are one live port: that is opened once, both ways.
     pub(super) fn join_ends(&mut self) {
         let find = |name| self.stages.iter().position(|s| s.name == name);

@@ -8,11 +8,14 @@ use slipstream_core::registry::Role;
 use super::config::{Plan, PlannedStage};
 use super::diagnostics::Finding;
 
-/// The setting of a stage that names what it writes, and the path.
-fn written(stage: &PlannedStage) -> Option<(&'static str, &Path)> {
+/// The setting of a stage that names what it writes, and the path. A text may name something else than a
+/// file.
+fn written(stage: &PlannedStage, base: &Path) -> Option<(&'static str, PathBuf)> {
     let setting = stage.kind.properties.writes.filter(|_| stage.role != Role::Source)?;
-    let path = stage.settings.file(setting).filter(|path| path.as_os_str() != "-")?;
-    Some((setting, path))
+    let text = stage.settings.text(setting);
+    let of_text = (!["", "none"].contains(&text) && !text.starts_with("udp:")).then(|| base.join(text));
+    let path = stage.settings.file(setting).map(Path::to_owned).or(of_text)?;
+    (path.as_os_str() != "-").then_some((setting, path))
 }
 
 impl Plan {
@@ -20,13 +23,13 @@ impl Plan {
     pub(super) fn check_outputs(&self, findings: &mut Vec<Finding>) {
         let mut taken: Vec<(PathBuf, &PlannedStage)> = Vec::new();
         for stage in &self.stages {
-            let Some(place) = written(stage).and_then(|(_, path)| place(path)) else { continue };
+            let Some(place) = written(stage, &self.base).and_then(|(_, path)| place(&path)) else { continue };
             let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) else {
                 taken.push((place, stage));
                 continue;
             };
             for (one, other) in [(*other, stage), (stage, *other)] {
-                let Some((setting, path)) = written(one) else { continue };
+                let Some((setting, path)) = written(one, &self.base) else { continue };
                 let (name, path, other) = (&one.name, path.display(), &other.name);
                 let message =
                     format!("`{name}` writes {path}, and so does `{other}`: one would replace the other");

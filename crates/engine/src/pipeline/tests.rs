@@ -352,7 +352,7 @@ fn payloads_come_back_before_anything_leaves() {
             "slice(bind=flow) -> nat(pool=192.0.2.1) -> splice",
             "`nat` changes addresses or ports, and `slice` binds",
         ),
-        ("slice(min_age=2s, max_age=1s) -> splice", "a payload must wait for 2000000000 ns at least"),
+        ("slice(min_age=2s, max_age=1s) -> splice", "a payload must wait for 2s at least"),
         ("slice -> reframe(tcp_order=true) -> splice", "needs payloads, which wait at `slice`: `tcp_order`"),
         ("slice -> reframe(tunnel=inner) -> splice", "needs payloads, which wait at `slice`: `tunnel=inner`"),
         ("slice -> t :: tee[0] -> splice", "it multiplies packets"),

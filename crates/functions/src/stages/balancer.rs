@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::json;
-use slipstream_wire::{Flags, FlowKey, NarrowKey, WideKey, classify, protocol};
+use slipstream_wire::{Flags, FlowKey, LinkType, NarrowKey, WideKey, classify, protocol};
 
 use crate::answer::{ip_packet, link_of, send_back};
 use crate::balancer::{Balancer, NatMode};
+use crate::conntrack::packet::untagged;
 use crate::encap::{EncapError, Tunnel};
 use crate::fragment;
 use crate::icmp;
@@ -142,8 +143,8 @@ impl BalancerStage {
         let backend = chosen.backend;
         let Mode::Nat(nat) = &self.mode else { return Decided::Tunnel(backend) };
         let address = self.balancer.backends().get(backend as usize).map(|b| b.address);
-        match (key, address) {
-            (FlowKey::Narrow(key), Some(IpAddr::V4(address))) => match nat.to_backend(*key, address) {
+        match (of_ipv4(key), address) {
+            (Some(key), Some(IpAddr::V4(address))) => match nat.to_backend(key, address) {
                 Some(rewrite) => Decided::Rewrite(Some(backend), rewrite),
                 None => Decided::Pass,
             },
@@ -153,9 +154,9 @@ impl BalancerStage {
 
     fn towards_client(&self, key: &FlowKey) -> Decided {
         let known = self.balancer.backends().iter().any(|b| b.address == key.src());
-        match (&self.mode, key) {
-            (Mode::Nat(nat), FlowKey::Narrow(key)) if known => {
-                nat.from_backend(*key).map_or(Decided::Pass, |rewrite| Decided::Rewrite(None, rewrite))
+        match (&self.mode, of_ipv4(key)) {
+            (Mode::Nat(nat), Some(key)) if known => {
+                nat.from_backend(key).map_or(Decided::Pass, |rewrite| Decided::Rewrite(None, rewrite))
             }
             _ => Decided::Pass,
         }
@@ -169,9 +170,10 @@ impl BalancerStage {
             return Some(Decided::Drop(DropReason::NoBackend));
         };
         let Mode::Nat(nat) = &self.mode else { return Some(Decided::Tunnel(backend)) };
-        match (outer, quoted, self.balancer.backends().get(backend as usize).map(|b| b.address)) {
-            (FlowKey::Narrow(outer), FlowKey::Narrow(quoted), Some(IpAddr::V4(address))) => {
-                Some(Decided::Error(Some(backend), nat.error_to_backend(*outer, *quoted, address)))
+        let address = self.balancer.backends().get(backend as usize).map(|b| b.address);
+        match (of_ipv4(outer), of_ipv4(quoted), address) {
+            (Some(outer), Some(quoted), Some(IpAddr::V4(address))) => {
+                Some(Decided::Error(Some(backend), nat.error_to_backend(outer, quoted, address)))
             }
             _ => Some(Decided::Drop(DropReason::Unsupported)),
         }
@@ -180,9 +182,9 @@ impl BalancerStage {
     /// An ICMP error about a packet that went to a backend: the client knows of the service alone.
     fn error_towards_client(&self, outer: &FlowKey, quoted: &FlowKey) -> Option<Decided> {
         let known = self.balancer.backends().iter().any(|b| b.address == quoted.dst());
-        match (&self.mode, outer, quoted) {
-            (Mode::Nat(nat), FlowKey::Narrow(outer), FlowKey::Narrow(quoted)) if known => {
-                nat.error_from_backend(*outer, *quoted).map(|rewrite| Decided::Error(None, rewrite))
+        match (&self.mode, of_ipv4(outer), of_ipv4(quoted)) {
+            (Mode::Nat(nat), Some(outer), Some(quoted)) if known => {
+                nat.error_from_backend(outer, quoted).map(|rewrite| Decided::Error(None, rewrite))
             }
             _ => None,
         }
@@ -218,13 +220,18 @@ impl BalancerStage {
             Ok(outer) => {
                 let mut front = [0u8; 128];
                 let link = fx.cx.data(frame).get(..l3 as usize).unwrap_or_default();
+                let versions =
+                    (packet.first().is_some_and(|byte| byte >> 4 == 6), matches!(tunnel, Tunnel::V6 { .. }));
+                let kind = fx.cx.link(frame);
                 let len = link.len() + outer.bytes().len();
                 if let Some((head, tail)) =
                     front.get_mut(..len).and_then(|f| f.split_at_mut_checked(link.len()))
                 {
                     head.copy_from_slice(link);
                     tail.copy_from_slice(outer.bytes());
-                    set_ethertype(head, matches!(tunnel, Tunnel::V6 { .. }));
+                    if versions.0 != versions.1 && !set_version(kind, head, versions.1) {
+                        return Verdict::drop(DropReason::Unsupported);
+                    }
                 }
                 let front = front.get(..len).unwrap_or_default();
                 (frame.buf, frame.len) = fx.cx.pool.replace_front(frame.buf, frame.len, l3, front);
@@ -298,10 +305,24 @@ fn opposite(outer: &FlowKey, quoted: &FlowKey) -> Option<FlowKey> {
     }
 }
 
-/// The type of a link-layer header that ends with one: Ethernet's, tagged or not.
-fn set_ethertype(link: &mut [u8], six: bool) {
-    if let Some(kind) = link.last_chunk_mut::<2>() {
-        *kind = if six { [0x86, 0xdd] } else { [0x08, 0x00] };
+/// Has a link-layer header say that another version of IP follows. Returns false where it can't: address
+/// families of BSD's loopback are other numbers on each system.
+fn set_version(kind: LinkType, link: &mut [u8], six: bool) -> bool {
+    let place = match kind {
+        LinkType::RawIp => return true,
+        // Tagged or not.
+        LinkType::Ethernet | LinkType::LinuxSll => link.last_chunk_mut::<2>(),
+        LinkType::LinuxSll2 => link.first_chunk_mut::<2>(),
+        LinkType::Loopback | LinkType::Other(_) => None,
+    };
+    place.map(|place| *place = if six { [0x86, 0xdd] } else { [0x08, 0x00] }).is_some()
+}
+
+/// The key of an IPv4 packet without its VLAN ids; none of IPv6.
+fn of_ipv4(key: &FlowKey) -> Option<NarrowKey> {
+    match untagged(*key) {
+        FlowKey::Narrow(key) => Some(key),
+        FlowKey::Wide(_) => None,
     }
 }
 
@@ -472,5 +493,32 @@ impl Observe for BalancerStage {
             .map(|(b, n)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": n }))
             .collect();
         Some(json!({ "backends": backends }))
+    }
+}
+
+#[cfg(test)]
+mod link_tests {
+    use super::*;
+
+    /// Each link type has its word for the version of IP at another place, or none.
+    #[test]
+    fn headers_say_which_version_follows() {
+        let was: Vec<u8> = (1..=20).collect();
+        let said = |kind, six| {
+            let mut link = was.clone();
+            set_version(kind, &mut link, six).then_some(link)
+        };
+        let with = |at: usize, word: [u8; 2]| {
+            let mut link = was.clone();
+            link[at..at + 2].copy_from_slice(&word);
+            Some(link)
+        };
+        for (six, word) in [(true, [0x86, 0xdd]), (false, [0x08, 0x00])] {
+            assert_eq!(said(LinkType::Ethernet, six), with(18, word));
+            assert_eq!(said(LinkType::LinuxSll, six), with(18, word));
+            assert_eq!(said(LinkType::LinuxSll2, six), with(0, word));
+            assert_eq!(said(LinkType::RawIp, six), Some(was.clone()));
+            assert_eq!(said(LinkType::Loopback, six), None);
+        }
     }
 }

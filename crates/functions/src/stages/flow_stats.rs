@@ -50,7 +50,7 @@ pub const FLOW_STATS: StageType = StageType {
         },
         DECIDE,
     ],
-    properties: Properties { ..Properties::new(meets) },
+    properties: Properties { writes: Some("export"), ..Properties::new(meets) },
     build,
 };
 
