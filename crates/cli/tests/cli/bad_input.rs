@@ -341,16 +341,14 @@ fn ends_are_not_turned_round() {
     let [from, to] = ["in.pcap", "out.pcap"].map(|name| dir.path().join(name));
     fs::copy(small(), &from).unwrap();
     fs::copy(small(), &to).unwrap();
-    let graphs = [
-        ("out -> counter -> in", "`in` is the input"),
-        ("out -> counter -> null", "`out` is the output"),
-    ];
-    for (graph, told) in graphs {
-        let ends = ["run", "-i", text(&from), "-o", text(&to), "-e", graph];
-        run(ends).with(2).silent().saying(&[told, "in -> … -> out"]);
+    let (from_there, to_there) = (["-i", text(&from)], ["-o", text(&to)]);
+    for (ends, graph, told) in [
+        ([from_there, to_there].concat(), "out -> counter -> in", "`in` is the input"),
+        (from_there.to_vec(), "synth(traffic=\"packets=9\") -> in", "`in` is the input"),
+        (to_there.to_vec(), "out -> counter -> null", "`out` is the output"),
+    ] {
+        run([&["run", "-e", graph], &ends[..]].concat()).with(2).silent().saying(&[told, "in -> … -> out"]);
     }
-    let made = ["run", "-i", text(&from), "-e", "synth(traffic=\"packets=9\") -> in"];
-    run(made).with(2).silent().saying(&["`in` is the input"]);
     assert!([from, to].iter().all(|file| fs::read(file).unwrap() == fs::read(small()).unwrap()));
 }
 

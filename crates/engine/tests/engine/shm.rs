@@ -72,6 +72,34 @@ fn one_way_is_enough() {
     assert_eq!(counter(&far, "out", "bytes_written"), 20_000 * 900);
 }
 
+/// One that is too long for the ring is dropped and counted; those that just fit, and come before anybody
+/// takes them out, wait.
+#[test]
+fn long_packets_wait_for_room_and_too_long_ones_stop_nobody() {
+    let there = |ring: &str, path: &Path| format!("there :: shm(path=\"{}\", ring={ring})", path.display());
+    for (ring, traffic, too_long) in [
+        ("64KiB", "packets=3000,size=100..40000", true),
+        ("64KiB", "packets=300,size=32000", false),
+        ("1MiB", "packets=3000,size=9000", false),
+        ("128KiB", "packets=3000,size=100..40000", false),
+        ("4MiB", "packets=1000,size=60000", false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let there = there(ring, &dir.path().join("there"));
+        let [near, far] = std::thread::scope(|scope| {
+            let near = scope.spawn(|| run(&format!("{there}; synth(traffic=\"{traffic}\") -> there")));
+            // Until then the ring fills.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let far = run(&format!("{there}; there -> out :: null"));
+            [near.join().unwrap(), far]
+        });
+        let lost = counter(&near, "there", "too_long");
+        assert_eq!((counter(&near, "there", "ring_full"), lost > 0), (0, too_long), "{traffic} in {ring}");
+        let came = counter(&far, "out", "packets_written");
+        assert_eq!(came + lost, near.sources[0].packets, "{traffic} in {ring}");
+    }
+}
+
 #[test]
 fn sliced_packets_cross_with_headers_alone() {
     let [near, far] = both(

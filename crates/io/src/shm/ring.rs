@@ -155,6 +155,11 @@ impl Producer {
         self.control.place.bytes - (self.tail - self.head)
     }
 
+    /// The most bytes that one packet may take.
+    pub(super) fn most(&self) -> u64 {
+        self.control.place.bytes / 2
+    }
+
     /// Bytes that were put in and not taken out, as far as is known.
     pub(super) fn waiting(&self) -> u64 {
         self.tail - self.head
@@ -164,7 +169,7 @@ impl Producer {
     /// Its bytes come in two pieces.
     pub(super) fn push(&mut self, record: &Record, [data, more]: [&[u8]; 2]) -> Result<(), Refused> {
         let bytes = room_for(data.len() + more.len());
-        if bytes > self.control.place.bytes / 2 {
+        if bytes > self.most() {
             return Err(Refused::TooLong);
         }
         let end = self.control.before_end(self.tail);

@@ -7,14 +7,19 @@ use super::parked::{DROPS, MARK, Mark, Parked, SLICED};
 use super::ring::{Producer, Record, Refused, room_for};
 use super::session::{Peer, Session};
 use slipstream_core::clock::LiveClock;
+use slipstream_core::stop::Stopped;
 use slipstream_core::time::Nanos;
 
-/// Longest wait for room for one packet, in ns, where a stage emits more than there was said to be room for.
+/// Longest wait for room for one packet, in ns, where more come than there was said to be room for: where
+/// packets come back from the other side, which may be waiting for room, too, and where none do.
 const PATIENCE: u64 = 5_000_000;
+const PATIENCE_ONE_WAY: u64 = 1_000_000_000;
 /// Interval, in ns, of checks of the other side's state while something waits for it.
 const ASK: u64 = 1_000_000;
-/// Bytes that a packet is taken to have before longer ones were seen.
+/// Bytes that a packet is taken to have while no longer ones come.
 const USUAL: usize = 2048;
+/// Bytes of the longest packet that anybody expects: 64 KiB of IP, and what goes with them.
+const LONGEST: usize = 65_600;
 
 /// The policy for packets that find the ring full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,8 +71,10 @@ pub struct Sender {
     parked: Option<Arc<Parked>>,
     /// When to try again to tell it.
     tell: Nanos,
-    /// Longest packet so far, in bytes.
+    /// Longest packet so far, in bytes, and whether there was one.
     longest: usize,
+    seen: bool,
+    patience: u64,
     /// When to ask again what became of the other side.
     ask: Nanos,
     /// Nobody takes anything out any more; why, if that is an error.
@@ -83,8 +90,29 @@ impl Sender {
         parked: Option<Arc<Parked>>,
     ) -> Self {
         let (counts, ask, tell) = (SendCounts::default(), Nanos(0), Nanos(0));
-        let (gone, failed) = (false, None);
-        Self { session, producer, when_full, counts, parked, tell, longest: USUAL, ask, gone, failed }
+        let (longest, seen, gone, failed) = (USUAL, false, false, None);
+        let patience = PATIENCE;
+        Self {
+            session,
+            producer,
+            when_full,
+            counts,
+            parked,
+            tell,
+            longest,
+            seen,
+            patience,
+            ask,
+            gone,
+            failed,
+        }
+    }
+
+    /// Nothing comes back from the other side, so that neither can wait for the other: packets may wait for
+    /// longer.
+    #[must_use]
+    pub(super) fn one_way(self) -> Self {
+        Self { patience: PATIENCE_ONE_WAY, ..self }
     }
 
     /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or
@@ -102,7 +130,6 @@ impl Sender {
         let least = if tells_length { 0 } else { here };
         let data = [frame.data, mark.as_ref().map_or(&[][..], |mark| mark)];
         let len = frame.data.len() + data[1].len();
-        self.longest = self.longest.max(len);
         let record = Record {
             len: len as u32,
             original_len: frame.original_len.max(least),
@@ -124,6 +151,11 @@ impl Sender {
             Err(Refused::TooLong) => self.counts.too_long += 1,
             Err(Refused::Full) if self.gone => self.counts.abandoned += 1,
             Err(Refused::Full) => self.counts.full += 1,
+        }
+        if result != Err(Refused::TooLong) {
+            // Nobody needs room for what is never put in.
+            self.longest = self.longest.max(len);
+            self.seen = true;
         }
         result.is_ok()
     }
@@ -162,7 +194,7 @@ impl Sender {
     fn push_after_all(&mut self, record: &Record, data: [&[u8]; 2]) -> Result<(), Refused> {
         self.producer.publish();
         let clock = LiveClock::get();
-        let until = clock.now().after(PATIENCE);
+        let until = clock.now().after(self.patience);
         let mut waited = false;
         loop {
             self.look();
@@ -173,7 +205,7 @@ impl Sender {
             self.counts.waits += u64::from(!waited);
             waited = true;
             let now = clock.now();
-            if now >= until {
+            if now >= until || Stopped::check().is_err() {
                 return result;
             }
             self.attend(now);
@@ -219,21 +251,25 @@ impl Sender {
         [asks.then_some(self.ask), tells.then_some(self.tell)].into_iter().flatten().min()
     }
 
-    /// Packets of the longest length so far that there is room for; as many as one likes where nobody is
+    /// Packets of the longest length so far that there is room for, one longer one among them; before the
+    /// first one has come, packets of the longest length that there is. As many as one likes where nobody is
     /// waited for.
     pub fn room(&mut self) -> usize {
         if self.gone || self.when_full == WhenFull::Drop {
             return usize::MAX;
         }
-        // One more may be lost at the ring's end.
-        let each = room_for(self.longest);
-        let fit = |free: u64| (free / each).saturating_sub(1) as usize;
+        let most = room_for(LONGEST).min(self.producer.most());
+        let each = if self.seen { room_for(self.longest) } else { most };
+        // Room for one more may be lost at the ring's end.
+        let fit =
+            |free: u64| (free.saturating_sub(most.saturating_sub(each)) / each).saturating_sub(1) as usize;
         let known = fit(self.producer.free());
         if known >= slipstream_core::batch::BATCH {
             return known;
         }
         self.look();
-        fit(self.producer.free())
+        // Where nothing lies in it, any packet has room.
+        fit(self.producer.free()).max(usize::from(self.producer.waiting() == 0))
     }
 
     /// Bytes that the other side has yet to take; none where nobody waits for it.
@@ -254,6 +290,12 @@ impl Sender {
     #[must_use]
     pub fn counts(&self) -> SendCounts {
         self.counts
+    }
+
+    /// True if the other side ended without finishing, or wrote what can't be; see [`Sender::check`].
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// The error of the port, once.

@@ -85,7 +85,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             let (receiver, sender) = options.open().map_err(wrong)?;
             Port::both(receiver, Handing::new(sender))
         }
-        Role::Sink | Role::Inner => Port::transmitting(Handing::new(options.open_sender().map_err(wrong)?)),
+        Role::Sink | Role::Inner => {
+            Port::transmitting(Handing::new(options.open_sender().map_err(wrong)?.one_way()))
+        }
     };
     Ok(port.into())
 }
@@ -171,6 +173,10 @@ impl Transmit for Handing {
         let mut drops = Drops::default();
         drops.add(DropReason::NotSent, self.sender.counts().not_sent());
         drops
+    }
+
+    fn failed(&self) -> bool {
+        self.sender.has_failed()
     }
 
     fn finish(&mut self) -> Result<(), PortError> {
