@@ -174,6 +174,13 @@ class Checks:
         byte = self.command("analyze", cut)["truncated_at_byte"]
         assert result.total.truncated_at_byte == byte == report["truncated_at_byte"] and str(byte) in str(told[0].message)
         assert result.total.records == 999
+        for start in (-1, 10**12):
+            self.raises(ValueError, lambda start=start: s.synth(scratch / "no.pcap", packets=1, start=start), f"start={start}")
+        self.raises(TypeError, lambda: s.synth(scratch / "no.pcap", packets=1, start=1.5))
+        s.synth(scratch / "stamps.pcap", packets=10, tcp_timestamps=True, start=7)
+        # Times are numbers of nanoseconds wherever times are.
+        s.reframe(whole, hold="auto", hold_min=5000, hold_max=64_000)
+        assert s.analyze(whole, windows=64_000).to_dict()["total"] == s.analyze(whole, windows=["64us"]).to_dict()["total"]
         for call in (lambda: s.analyze(cut, strict=True), lambda: s.reframe(cut, strict=True)):
             self.raises(s.CaptureError, call, str(cut), str(byte), file=str(cut), byte=byte)
         kept = s.analyze([missing, whole, scratch / "empty.pcap"], keep_going=True)
@@ -438,7 +445,8 @@ print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
         trace = self.scratch / "many.pcap"
         self.slipstream.synth(trace, packets=300_000)
         long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
-                f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')")
+                f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')",
+                "slipstream.Sketch(task='heavy-hitters').update(bytes(800_000_000))")
         for call in long:
             # A program that a shell runs in the background ignores interrupts, and so would Python here.
             # Whoever presses it once more is heard, too.
@@ -477,6 +485,7 @@ else:
             self.same([{k: r[k] for k in ("from", "to", "count")} for r in rows], raw["ip"]["spatial_distance"]["histogram"], "histogram")
             both = self.slipstream.analyze([self.campus, "synth:flows=50,packets=500"])
             assert both.flows().num_rows == sum(t.ip.flows for t in both.traces)
+            self.packets_to_the_damage()
         try:
             import altair  # noqa: F401
         except ImportError:
@@ -484,6 +493,20 @@ else:
         else:
             assert result.plot().to_dict()["hconcat"]
             assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
+
+    def packets_to_the_damage(self):
+        """What follows damage is not there, and that is told."""
+        import warnings
+
+        whole, cut = self.scratch / "all.pcap", self.scratch / "some.pcap"
+        self.slipstream.synth(whole, packets=1000)
+        cut.write_bytes(whole.read_bytes()[:-5])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert sum(batch.num_rows for batch in self.slipstream.packets(whole)) == 1000 and not told
+            assert sum(batch.num_rows for batch in self.slipstream.packets(cut)) == 999
+        assert [w.category for w in told] == [self.slipstream.DamageWarning] and str(cut) in str(told[0].message), told
+        self.raises(ValueError, lambda: list(self.slipstream.packets(whole, batch_bytes=0)), "batch_bytes=0")
 
     def wheel(self):
         """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels`

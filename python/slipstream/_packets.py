@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _native
+from ._traffic import warn
 from .partials import ALL, Span
 
 if TYPE_CHECKING:
@@ -35,17 +36,21 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
     walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the
         part, too.
 
-    Raises as `analyze` does; `CaptureError` also where the part ends where no record does.
+    Raises as `analyze` does; `CaptureError` also where the part ends where no record does. Warns
+    (`DamageWarning`) where they end with damage.
 
     >>> sum(batch.num_rows for batch in packets("traces/campus.pcap.gz"))
     24000
     """
     arrow = _arrow()
     path = os.fspath(path)
+    if batch_bytes < 1:
+        raise ValueError(f"batch_bytes={batch_bytes}: a batch has a byte at least")
     columns, native, number = schema(), _native.Packets(path, tuple(span), walk, strict), 0
     while True:
         got = native.next(batch_bytes)
         if got is None:
+            warn(native.damage and native.damage[1])
             return
         rows, (times, links, lens, offsets, data) = got
 

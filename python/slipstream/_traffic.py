@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import warnings
 from typing import Any, Callable, Iterable, Optional, Union
@@ -61,7 +62,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
             first = first or error
             failed.append(Failed("<bytes>" if isinstance(trace, bytes) else os.fspath(trace), str(error)))
             continue
-        _warn(one.damage and one.damage[1])
+        warn(one.damage and one.damage[1])
         done.append(Trace.of(one))
     if not done:
         raise first
@@ -92,7 +93,7 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
     path = None if output is None else os.fspath(output)
     report, damage = _native.reframe(source, path, texts, classes=list(classes), arrival_stamps=stamp == "arrival",
                                      workers=workers, strict=strict, progress=progress)
-    _warn(damage)
+    warn(damage)
     return json.loads(report)
 
 
@@ -116,21 +117,35 @@ def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, 
         if value is None:
             continue
         if name == "start":
-            value = int(value) * 1_000_000_000
+            value = _seconds(value)
         if name == "vlan_ids" and not isinstance(value, str):
             value = ",".join(str(v) for v in value)
-        texts.append((name.replace("_", "-"), str(value)))
+        texts.append((name.replace("_", "-"), _text(name, value)))
     return json.loads(_native.synth(os.fspath(output), texts, progress))
+
+
+_TIMES = ("hold", "hold_min", "hold_max")
+_LATEST = (1 << 62) // 1_000_000_000
 
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if name == "hold" and isinstance(value, int):
+    if name in _TIMES and hasattr(value, "__index__"):
+        value = operator.index(value)
         return f"{value}ns" if value else "0"
     return str(value)
 
 
-def _warn(damage: Optional[str]) -> None:
+def _seconds(value: Any) -> int:
+    """The nanoseconds of a start in whole seconds since 1970."""
+    seconds = int(value) if isinstance(value, str) else operator.index(value)
+    if not 0 <= seconds <= _LATEST:
+        raise ValueError(f"start={value!r}: seconds since 1970 are 0 to {_LATEST}")
+    return seconds * 1_000_000_000
+
+
+def warn(damage: Optional[str]) -> None:
+    """Warns of damage to a capture, in words, if there was any."""
     if damage:
         warnings.warn(f"{damage}; the packets before it were used", DamageWarning, stacklevel=3)

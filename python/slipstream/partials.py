@@ -11,6 +11,7 @@ must end where the next one begins.
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any, Callable, Iterable, Optional, Union
 
@@ -32,9 +33,10 @@ def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64u
     """Settings of an analysis: see `slipstream.analyze`."""
     if tunnel not in ("outer", "inner"):
         raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
-    if isinstance(windows, (int, str)):
+    if isinstance(windows, str) or hasattr(windows, "__index__"):
         windows = [windows]
-    return {"windows": list(windows), "burst": burst, "top": top, "inner": tunnel == "inner"}
+    windows = [window if isinstance(window, str) else operator.index(window) for window in windows]
+    return {"windows": windows, "burst": burst, "top": top, "inner": tunnel == "inner"}
 
 
 def spans(path: Path, size: int = 64 << 20) -> list[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import operator
 import os
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional, Union
 
@@ -240,12 +241,15 @@ def _key(key: Key) -> bytes:
 def replace(path: Path, data: bytes) -> None:
     """Writes a file beside and renames it."""
     path = os.fspath(path)
-    beside = f"{path}.{os.getpid()}.tmp"
+    # Threads may write to one path at the same time, too.
+    beside = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         with open(beside, "wb") as file:
             file.write(data)
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(beside):
             os.unlink(beside)
+        if isinstance(error, OSError) and error.filename == beside:
+            raise type(error)(error.errno, error.strerror, path) from None
         raise

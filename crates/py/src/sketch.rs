@@ -335,19 +335,22 @@ impl Sketch {
         weight: u64,
         weights: Option<Vec<u64>>,
     ) -> PyResult<()> {
-        self.with(py, |sketch| {
-            let len = sketch.key_len();
-            if !keys.len().is_multiple_of(len) {
-                return Err(Failed::KeyLen(keys.len(), len).into());
-            }
-            let n = keys.len() / len;
-            if let Some(weights) = weights.as_ref().filter(|w| w.len() != n) {
-                return Err(PyValueError::new_err(format!("{n} keys, and {} weights", weights.len())));
-            }
-            let each = |i: usize| weights.as_ref().and_then(|w| w.get(i).copied()).unwrap_or(weight);
-            sketch.update(&keys, &each);
-            Ok(())
-        })
+        /// Keys between two looks whether the user has interrupted the program.
+        const AT_ONCE: usize = 1 << 18;
+        let len = self.with(py, |sketch| sketch.key_len());
+        if !keys.len().is_multiple_of(len) {
+            return Err(Failed::KeyLen(keys.len(), len).into());
+        }
+        let n = keys.len() / len;
+        if let Some(weights) = weights.as_ref().filter(|w| w.len() != n) {
+            return Err(PyValueError::new_err(format!("{n} keys, and {} weights", weights.len())));
+        }
+        for (first, keys) in (0..).step_by(AT_ONCE).zip(keys.chunks(AT_ONCE * len)) {
+            py.check_signals()?;
+            let own = |i: usize| weights.as_ref().and_then(|weights| weights.get(first + i).copied());
+            self.with(py, |sketch| sketch.update(keys, &|i| own(i).unwrap_or(weight)));
+        }
+        Ok(())
     }
 
     fn merge(&self, py: Python<'_>, state: PyBackedBytes) -> PyResult<()> {
