@@ -43,7 +43,7 @@ PREFIX ?= /usr/local
 
 install-c: ## the C library, its header and its pkg-config file, in PREFIX (default /usr/local)
 	$(CARGO) build --release --locked -p slipstream-capi
-	ci/install_c.sh $(dir $(BINARY)) $(PREFIX)
+	ci/install_c.sh "$(dir $(BINARY))" "$(PREFIX)"
 
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz

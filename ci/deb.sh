@@ -23,6 +23,8 @@ gzip -9n "$root"/usr/share/man/man1/*
 "$binary" completions zsh > "$root/usr/share/zsh/vendor-completions/_slipstream"
 "$binary" completions fish > "$root/usr/share/fish/vendor_completions.d/slipstream.fish"
 install -m 644 configs/*.toml configs/*.txt configs/*.rules configs/*.routes "$root/usr/share/doc/slipstream/examples/"
+# Examples name it as the repository has it: ../traces.
+install -Dm 644 traces/campus.pcap.gz "$root/usr/share/doc/slipstream/traces/campus.pcap.gz"
 install -m 644 LICENSE "$root/usr/share/doc/slipstream/copyright"
 gzip -9nc CHANGELOG.md > "$root/usr/share/doc/slipstream/changelog.gz"
 

@@ -4,7 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-from=$1 prefix=$2 to=${DESTDIR:-}$2
+from=$1 prefix=$(realpath -m "$2")
+to=${DESTDIR:-}$prefix
+case $prefix in *[[:space:]]*)
+    echo "$prefix: pkg-config has no way to say a prefix with a space; name another one" >&2
+    exit 2 ;;
+esac
 version=$(sed -n '/^\[workspace.package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # What a program needs besides that takes the static library: rustc --print native-static-libs says so.
 private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"

@@ -36,6 +36,9 @@ def package(case, binary, scratch):
     case.equal(said("dpkg-deb", "-x", path.strip(), root)[0], 0, "unpacked")
     for name in FILES:
         case.check((root / name).is_file(), f"{name} is not in the package")
+    for example in sorted((root / "usr/share/doc/slipstream/examples").glob("*.toml")):
+        status, what = said(binary, "validate", example)
+        case.equal(status, 0, f"{example.name}: {what}")
     case.check("slipstream" in gzip.decompress((root / "usr/share/man/man1/slipstream.1.gz").read_bytes()).decode(), "the manual page is of something else")
     program = root / "usr/bin/slipstream"
     case.check(Run(program, ["--version"]).stdout == Run(binary, ["--version"]).stdout, "it is another version")

@@ -69,8 +69,8 @@ class Sketch:
         `linear-counting`, `univmon`, `exaloglog`, `exaloglog-hip`, `ddsketch`, or `exact`; or else task:
         `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`, `size-distribution`, `cardinality`,
         `entropy` or `quantiles`, and the sketch is the one that is best for it.
-    memory: bytes that its tables may take; or else error, confidence and flows: the accuracy wanted, and the
-        keys expected.
+    memory: bytes that its tables may take (not of "exact", whose table grows with the keys); or else error,
+        confidence and flows: the accuracy wanted, and the keys expected.
     seed: of its hashes; sketches are merged only where it is the same. Where an adversary may choose keys,
         take a secret one.
     keep: of count-min, the keys that it keeps to list the heaviest.

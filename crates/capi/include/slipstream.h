@@ -419,7 +419,7 @@ typedef struct slip_sketch_config {
      */
     const char *kind;
     /**
-     * The most bytes that its tables may take.
+     * The most bytes that its tables may take; not of "exact", whose table grows with the keys.
      */
     uint64_t memory;
     /**
@@ -440,7 +440,7 @@ typedef struct slip_sketch_config {
      */
     uint32_t source_length;
     /**
-     * 1: an aggregator in front adds up what belongs to one key; 0: none.
+     * 0: none; else an aggregator in front adds up what belongs to one key.
      */
     uint32_t aggregate;
 } slip_sketch_config;
@@ -560,11 +560,11 @@ int slip_reframe_push_burst(struct slip_reframe *reframe,
                             uint64_t now_ns);
 
 /**
- * Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
- * their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
- * Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
- * that is pushed with an earlier time later on counts as one that arrives at `now_ns`. Whoever polls a time
- * after SLIP_LAST has all that was pushed, and can push no more.
+ * Writes trains that left before `now_ns`, or at that time for good, to `trains` (room for `n_trains`, at
+ * least 1), and the handles of their packets, one train behind the other, to `handles` (room for
+ * `n_handles`, at least SLIP_BURST). Returns how many trains, 0 when there is no more, or a negative code.
+ * Time passes to `now_ns`: a packet that is pushed with an earlier time later on counts as one that arrives
+ * at `now_ns`. Whoever polls a time after SLIP_LAST has all that was pushed, and can push no more.
  */
 int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint64_t now_ns,
@@ -574,10 +574,10 @@ int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint32_t n_handles);
 
 /**
- * The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at
- * least 1), and to `handles` where the handles of their packets stand, one train behind the other. They
- * stand there until the next call with this reframer. Returns how many trains, 0 when there is no more, or a
- * negative code.
+ * The same without a copy: writes trains that left before `now_ns`, or at that time for good, to `trains`
+ * (room for `n_trains`, at least 1), and to `handles` where the handles of their packets stand, one train
+ * behind the other. They stand there until the next call with this reframer. Returns how many trains, 0 when
+ * there is no more, or a negative code.
  */
 int32_t slip_reframe_poll_lent(struct slip_reframe *reframe,
                                uint64_t now_ns,
@@ -659,7 +659,8 @@ int32_t slip_sketch_spreaders(struct slip_sketch *sketch,
 
 /**
  * Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
- * "univmon", "flow-radar", "mrac", "exact".
+ * "univmon", "flow-radar", "mrac", "exact". SLIP_E_UNSUPPORTED also where it is saturated, as
+ * slip_sketch_error then says.
  */
 int slip_sketch_cardinality(struct slip_sketch *sketch, struct slip_figure *figure);
 

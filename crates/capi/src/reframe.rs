@@ -194,11 +194,11 @@ pub unsafe extern "C" fn slip_reframe_push_burst(
     unsafe { object::with(shell(reframe), push) }
 }
 
-/// Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
-/// their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
-/// Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
-/// that is pushed with an earlier time later on counts as one that arrives at `now_ns`. Whoever polls a time
-/// after SLIP_LAST has all that was pushed, and can push no more.
+/// Writes trains that left before `now_ns`, or at that time for good, to `trains` (room for `n_trains`, at
+/// least 1), and the handles of their packets, one train behind the other, to `handles` (room for
+/// `n_handles`, at least SLIP_BURST). Returns how many trains, 0 when there is no more, or a negative code.
+/// Time passes to `now_ns`: a packet that is pushed with an earlier time later on counts as one that arrives
+/// at `now_ns`. Whoever polls a time after SLIP_LAST has all that was pushed, and can push no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll(
     reframe: *mut slip_reframe,
@@ -236,10 +236,10 @@ pub unsafe extern "C" fn slip_reframe_poll(
     unsafe { object::with(shell(reframe), poll) }
 }
 
-/// The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at
-/// least 1), and to `handles` where the handles of their packets stand, one train behind the other. They
-/// stand there until the next call with this reframer. Returns how many trains, 0 when there is no more, or a
-/// negative code.
+/// The same without a copy: writes trains that left before `now_ns`, or at that time for good, to `trains`
+/// (room for `n_trains`, at least 1), and to `handles` where the handles of their packets stand, one train
+/// behind the other. They stand there until the next call with this reframer. Returns how many trains, 0 when
+/// there is no more, or a negative code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll_lent(
     reframe: *mut slip_reframe,

@@ -29,7 +29,7 @@ pub struct slip_sketch_config {
     /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
     /// "space-saving".
     pub kind: *const c_char,
-    /// The most bytes that its tables may take.
+    /// The most bytes that its tables may take; not of "exact", whose table grows with the keys.
     pub memory: u64,
     /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
     /// where somebody may choose keys.
@@ -40,7 +40,7 @@ pub struct slip_sketch_config {
     pub keep: u32,
     /// Of "two-level": how many bytes of the key are the source.
     pub source_length: u32,
-    /// 1: an aggregator in front adds up what belongs to one key; 0: none.
+    /// 0: none; else an aggregator in front adds up what belongs to one key.
     pub aggregate: u32,
 }
 
@@ -431,7 +431,8 @@ pub unsafe extern "C" fn slip_sketch_spreaders(
 }
 
 /// Tells how many distinct keys came. Kinds: "linear-counting", "fm", "exaloglog", "exaloglog-hip",
-/// "univmon", "flow-radar", "mrac", "exact".
+/// "univmon", "flow-radar", "mrac", "exact". SLIP_E_UNSUPPORTED also where it is saturated, as
+/// slip_sketch_error then says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_cardinality(
     sketch: *mut slip_sketch,
@@ -499,7 +500,11 @@ pub unsafe extern "C" fn slip_sketch_distribution(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_merge(sketch: *mut slip_sketch, from: *mut slip_sketch) -> c_int {
     if core::ptr::eq(sketch, from) {
-        return if sketch.is_null() { SLIP_E_NULL } else { SLIP_E_ARGUMENT };
+        let refuse = |_: &mut AnySketch| {
+            Err(Failure::new(SLIP_E_ARGUMENT, "a sketch can't be added to itself: there are to be two"))
+        };
+        // SAFETY: the header asks for it.
+        return unsafe { object::with(shell(sketch), refuse) };
     }
     let work = |into: &mut AnySketch| {
         let other = |from: &mut AnySketch| {

@@ -127,6 +127,7 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
         "futile_trains": total.futile_trains,
         "released": released(&total),
         "held_max": stats.held_max,
+        "left_inside": stats.held,
         "flow_evictions": stats.flow_evictions,
         "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,

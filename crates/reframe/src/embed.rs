@@ -428,10 +428,10 @@ impl Reframer {
         Ok(true)
     }
 
-    /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet
-    /// that is pushed with an earlier time later on counts as one that arrives at `now`. An earlier time than
-    /// before asks for what has left already. Whoever polls a time after [`Reframer::LAST`] has all that was
-    /// pushed, and can push no more.
+    /// The next train that left before `now`, or at that time for good; `None` when there is no more. Time
+    /// passes to `now`: a packet that is pushed with an earlier time later on counts as one that arrives at
+    /// `now`. An earlier time than before asks for what has left already. Whoever polls a time after
+    /// [`Reframer::LAST`] has all that was pushed, and can push no more.
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<Train<'_>> {
         self.advance(now);
@@ -447,9 +447,10 @@ impl Reframer {
         }
     }
 
-    /// Lends the handles of trains that left before `now`, at most `trains` of them, one train behind the
-    /// other, and hands each train's release time, flow and packets to `each`; returns how many trains, and
-    /// the handles. This is [`Reframer::poll`] for many trains at once: nothing is copied.
+    /// Lends the handles of trains that left before `now`, or at that time for good, at most `trains` of
+    /// them, one train behind the other, and hands each train's release time, flow and packets to `each`;
+    /// returns how many trains, and the handles. This is [`Reframer::poll`] for many trains at once: nothing
+    /// is copied.
     ///
     /// ```
     /// # use slipstream_reframe::embed::{Packet, Reframer};
@@ -473,9 +474,9 @@ impl Reframer {
         self.ready.next_many(trains, usize::MAX, each)
     }
 
-    /// Copies handles of trains that left before `now` to `handles`, whole trains only, as far as both
-    /// `handles` and `trains` have room, and hands each train's release time, flow and packets to `each`;
-    /// returns how many trains and handles.
+    /// Copies handles of trains that left before `now`, or at that time for good, to `handles`, whole trains
+    /// only, as far as both `handles` and `trains` have room, and hands each train's release time, flow and
+    /// packets to `each`; returns how many trains and handles.
     #[inline]
     pub fn poll_burst(
         &mut self,

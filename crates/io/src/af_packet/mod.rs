@@ -31,7 +31,8 @@ pub(crate) use sys::{InterfaceInfo, Socket, named};
 
 /// Says that an interface can have this name.
 pub(crate) fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 15 && !name.contains(['/', ' ', '\0'])
+    let odd = |c: char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
+    !["", ".", ".."].contains(&name) && name.len() <= 15 && !name.contains(odd)
 }
 
 /// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and

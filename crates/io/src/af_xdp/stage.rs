@@ -121,7 +121,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let interface = settings.text("interface");
     if !crate::af_packet::is_name(interface) {
         let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
-        return Err(error.hint("1 to 15 characters without `/` or space"));
+        return Err(error.hint("1 to 15 characters without `/`, `:`, `%` or space"));
     }
     let queues = settings.text("queues");
     let Some(queues) = Queues::parse(queues) else {
