@@ -294,7 +294,8 @@ fn a_full_ring_drops_and_counts_or_has_no_room() {
         sent += 1;
     }
     assert_eq!((waits.counts().packets, waits.counts().full), (sent, 0));
-    assert!(sent > 20);
+    // Half of so small a ring is kept for one packet that is longer than those so far.
+    assert!(sent > 15);
 }
 
 #[test]
