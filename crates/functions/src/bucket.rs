@@ -74,6 +74,12 @@ impl RateLimiter {
         Self { bucket: Bucket::full(burst), last: None, rate, burst }
     }
 
+    /// The same, but where the rate is 0 nothing may happen, not even one burst.
+    pub(crate) fn or_none(rate: u64, burst: u64) -> Self {
+        let bucket = if rate == 0 { Bucket::full(0) } else { Bucket::full(burst.clamp(1, MAX_TOKENS)) };
+        Self { bucket, ..Self::new(rate, burst) }
+    }
+
     /// Returns true if `amount` events (or bytes) may happen now; if so they count.
     #[inline]
     pub fn allow(&mut self, amount: u64, now: Nanos) -> bool {
@@ -93,6 +99,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_rate_of_nothing_may_allow_nothing() {
+        for rate in [0, 1] {
+            let mut limiter = RateLimiter::or_none(rate, 5);
+            let allowed = (0..10).filter(|n| limiter.allow(1, Nanos(*n))).count();
+            assert_eq!(allowed, if rate == 0 { 0 } else { 5 });
+        }
+    }
 
     proptest! {
         /// Whatever the steps of time, tokens are those of the whole time, exactly.

@@ -100,7 +100,7 @@ pub const ROUTER: StageType = StageType {
             kind: Kind::Count(0, 1_000_000),
             default: Some("1000"),
             required: false,
-            help: "ICMP errors a second",
+            help: "ICMP errors a second; 0: none",
         },
         Setting {
             name: "icmp_burst",
@@ -196,7 +196,7 @@ impl Operate for Router {
 }
 
 fn limiter(settings: &Settings) -> RateLimiter {
-    RateLimiter::new(settings.number("icmp_rate"), settings.number("icmp_burst"))
+    RateLimiter::or_none(settings.number("icmp_rate"), settings.number("icmp_burst"))
 }
 
 /// The interfaces, with the addresses that the router answers for there.
