@@ -67,12 +67,9 @@ impl TrainFinish {
         let Some(flow) = train.first().map(|f| f.flow as usize) else { return 0 };
         let (Some(ack), Some(state)) = (&self.ack, self.states.get_mut(flow)) else { return 0 };
         let Some(views) = views(pool, train, &mut self.views) else {
-            for frame in train {
-                if frame.info.is_tcp() {
-                    state.note(&view(pool, frame));
-                } else {
-                    state.unreadable();
-                }
+            // Of what is no TCP nothing will ever be known.
+            if !state.is_unknown() || train.first().is_some_and(|f| f.info.is_tcp()) {
+                note_all(state, pool, train);
             }
             return 0;
         };
@@ -120,6 +117,19 @@ impl TrainFinish {
         }
         frames.truncate(kept);
         dropped
+    }
+}
+
+/// Notes packets of which not all can be read.
+#[cold]
+#[inline(never)]
+fn note_all(state: &mut AckState, pool: &Pool, train: &[Frame]) {
+    for frame in train {
+        if frame.info.is_tcp() {
+            state.note(&view(pool, frame));
+        } else {
+            state.unreadable();
+        }
     }
 }
 

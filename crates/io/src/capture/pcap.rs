@@ -115,9 +115,10 @@ impl Pcap {
         let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
         let (captured, original_len) = self.lengths(order, head);
         let total = self.header + captured as usize;
-        // What has nothing captured may be no record.
-        let usual = captured.wrapping_sub(1) < MAX_CAPTURED && total <= window.unread().len();
-        if !usual && (captured > 0 || total > window.unread().len() || begins_file(head)) {
+        let room = window.unread().len();
+        if (captured.wrapping_sub(1) >= MAX_CAPTURED || total > room)
+            && !(captured == 0 && total <= room && is_record(head))
+        {
             return None;
         }
         // The largest sum, 2^32 s and 2^32 us, is below 2^63.
@@ -157,9 +158,17 @@ impl Pcap {
     }
 }
 
+/// What has nothing captured may be no record.
+#[cold]
+#[inline(never)]
+fn is_record(head: &[u8; 16]) -> bool {
+    !begins_file(head)
+}
+
 /// Returns true if what should be a record's header is that of a file: as a record it would be an empty
 /// packet of one of six seconds from 1998 to 2083, at one of few fractions of it.
 #[cold]
+#[inline(never)]
 fn begins_file(head: &[u8; 16]) -> bool {
     let version = |order: Order| order.u16(head, 4) == 2 && order.u16(head, 6) <= 4;
     layout(head).is_some_and(|(order, ..)| version(order)) && head.get(8..) == Some(&[0; 8])

@@ -72,6 +72,11 @@ impl AckState {
         self.unknown = true;
     }
 
+    /// Such a packet has passed.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+
     /// Takes note of a packet; true if its acknowledgement number is beyond all before.
     pub(crate) fn note(&mut self, packet: &PacketView<'_>) -> bool {
         let Some((flags, ack)) = packet.acknowledgement() else {
