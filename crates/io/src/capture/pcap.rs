@@ -115,10 +115,7 @@ impl Pcap {
         let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
         let (captured, original_len) = self.lengths(order, head);
         let total = self.header + captured as usize;
-        let room = window.unread().len();
-        if (captured.wrapping_sub(1) >= MAX_CAPTURED || total > room)
-            && !(captured == 0 && total <= room && is_record(head))
-        {
+        if captured > MAX_CAPTURED || total > window.unread().len() || captured == 0 && begins_file(head) {
             return None;
         }
         // The largest sum, 2^32 s and 2^32 us, is below 2^63.
@@ -156,13 +153,6 @@ impl Pcap {
         let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
         if self.either_order && captured > original { (original, captured) } else { (captured, original) }
     }
-}
-
-/// What has nothing captured may be no record.
-#[cold]
-#[inline(never)]
-fn is_record(head: &[u8; 16]) -> bool {
-    !begins_file(head)
 }
 
 /// Returns true if what should be a record's header is that of a file: as a record it would be an empty
