@@ -205,7 +205,7 @@ impl Traces {
 /// Refuses stdin where it would be read beside, or behind, another trace.
 pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
-        bail!("- (stdin) is read once, and before all other traces: name it first");
+        bail!("- (stdin) can only be the first of several traces");
     }
     Ok(())
 }
