@@ -266,5 +266,5 @@ fn contradictions_are_refused() {
     let wrong = error(ReframeConfig { admit: Admit::Adaptive, ..auto(0, 10_000) });
     assert!(wrong.starts_with("reframe: hold = auto doesn't go with admit = adaptive"), "{wrong}");
     let wrong = error(ReframeConfig { budget: Some(Budget::Delay(10_001)), ..auto(0, 10_000) });
-    assert!(wrong.contains("no packet waits longer than hold = 10us"), "{wrong}");
+    assert!(wrong.contains("no packet waits longer than hold_max = 10us"), "{wrong}");
 }
