@@ -29,10 +29,21 @@ pub use stage::AF_PACKET;
 
 pub(crate) use sys::{InterfaceInfo, Socket, named};
 
-/// Says that an interface can have this name.
-pub(crate) fn is_name(name: &str) -> bool {
+use slipstream_core::registry::BuildError;
+use slipstream_core::settings::Settings;
+
+/// The interface that settings name.
+///
+/// # Errors
+/// No interface can have this name.
+pub(crate) fn interface_of(settings: &Settings) -> Result<&str, BuildError> {
+    let name = settings.text("interface");
     let odd = |c: char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
-    !["", ".", ".."].contains(&name) && name.len() <= 15 && !name.contains(odd)
+    if ["", ".", ".."].contains(&name) || name.len() > 15 || name.contains(odd) {
+        let error = BuildError::setting("interface", format!("`{name}` can't be an interface's name"));
+        return Err(error.hint("1 to 15 characters without `/`, `:`, `%` or space"));
+    }
+    Ok(name)
 }
 
 /// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and

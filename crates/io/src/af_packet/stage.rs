@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::af_packet::{Options, PortError, Sender, is_name};
+use crate::af_packet::{Options, PortError, Sender, interface_of};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
 use slipstream_core::registry::{
@@ -100,11 +100,7 @@ pub const AF_PACKET: StageType = StageType {
 };
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let interface = settings.text("interface");
-    if !is_name(interface) {
-        let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
-        return Err(error.hint("1 to 15 characters without `/`, `:`, `%` or space"));
-    }
+    let interface = interface_of(settings)?;
     if site.dry {
         return Ok(match site.role {
             Role::Source => Made::Checked,

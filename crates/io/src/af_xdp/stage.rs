@@ -118,11 +118,7 @@ pub const AF_XDP: StageType = StageType {
 };
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let interface = settings.text("interface");
-    if !crate::af_packet::is_name(interface) {
-        let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
-        return Err(error.hint("1 to 15 characters without `/`, `:`, `%` or space"));
-    }
+    let interface = crate::af_packet::interface_of(settings)?;
     let queues = settings.text("queues");
     let Some(queues) = Queues::parse(queues) else {
         let error = BuildError::setting("queues", format!("`{queues}` names no queues"));

@@ -67,11 +67,7 @@ pub const TAP_INTERFACE: StageType = StageType {
 };
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let interface = settings.text("interface");
-    if !crate::af_packet::is_name(interface) {
-        let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
-        return Err(error.hint("1 to 15 characters without `/`, `:`, `%` or space"));
-    }
+    let interface = crate::af_packet::interface_of(settings)?;
     if site.dry {
         return Ok(match site.role {
             Role::Source => Made::Checked,
