@@ -217,6 +217,9 @@ def bad(binary, _, scratch):
     merged = Run(binary, ["analyze", "merge", "--format", "json", *part.values()])
     same(case, merged, Run(binary, ["analyze", "--format", "json", broken]), "damaged at its end")
     case.check("damaged at byte" in merged.stderr, merged.stderr)
+    twice = Run(binary, ["analyze", "merge", *part.values(), part[3]])
+    case.equal(twice.status, 2, "exit status where the damaged part is named twice")
+    case.check("both begin at byte" in twice.stderr, twice.stderr)
     strict = save(binary, broken, "1/1", scratch / "x", "--strict")
     case.equal((strict.status, (scratch / "x").exists()), (2, False), "--strict")
     yield merged.command, case.wrong

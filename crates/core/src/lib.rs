@@ -60,5 +60,7 @@ pub mod stage;
 #[cfg(feature = "std")]
 pub mod stop;
 pub mod table;
+#[cfg(feature = "std")]
+pub mod text_file;
 pub mod time;
 pub mod units;

@@ -63,6 +63,7 @@ use text::RuleSetErrors;
 
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::Stage;
+use slipstream_core::text_file;
 
 /// The setting that says which of the two wrappers makes a stage of a function.
 pub const DECIDE: Setting = Setting {
@@ -102,7 +103,6 @@ pub enum FileError {
 
 /// Reads a file by `parse`; errors name the file.
 fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, RuleSetErrors>) -> Result<T, FileError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text = text_file::read(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     Ok(parse(&text).map_err(|errors| errors.in_file(path))?)
 }

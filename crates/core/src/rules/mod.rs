@@ -77,14 +77,10 @@ impl Rule {
     /// [`RuleFileError`] where the file can't be read, isn't UTF-8, or isn't a rule.
     #[cfg(feature = "std")]
     pub fn parse_file(path: impl AsRef<std::path::Path>) -> Result<Self, RuleFileError> {
-        use std::io::Read;
-
         let path = path.as_ref();
-        let mut text = String::new();
         // One byte more than a rule may have is enough to say that there are too many.
         let most = parse::MAX_LENGTH as u64 + 1;
-        std::fs::File::open(path)
-            .and_then(|file| file.take(most).read_to_string(&mut text))
+        let text = crate::text_file::read_at_most(path, most)
             .map_err(|source| RuleFileError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|error| RuleFileError::Syntax { path: path.to_owned(), error })
     }

@@ -13,6 +13,7 @@ use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, 
 use slipstream_core::registry::{Meets, Properties};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
+use slipstream_core::text_file;
 
 /// The stage type.
 pub const FIREWALL: StageType = StageType {
@@ -222,7 +223,7 @@ fn meets(settings: &Settings) -> Meets {
 }
 
 fn text_of(setting: &'static str, path: &Path) -> Result<String, BuildError> {
-    std::fs::read_to_string(path)
+    text_file::read(path)
         .map_err(|e| BuildError::setting(setting, format!("{} can't be read: {e}", path.display())))
 }
 

@@ -9,7 +9,7 @@ use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 use slipstream_wire::protocol::TCP;
-use slipstream_wire::{Flags, NarrowKey};
+use slipstream_wire::{Flags, NarrowKey, Skip, classify};
 
 use super::Verdict as Fate;
 use super::{
@@ -149,10 +149,19 @@ impl NatStage {
     #[inline(never)]
     fn decide_unreadable(&self, cx: &Context<'_>, first: &Frame) -> Decided {
         let flags = Flags(first.info.flags());
-        if !first.info.classified() || flags.has(Flags::IPV6) {
+        let (data, l3) = (cx.data(first), usize::from(first.info.l3()));
+        if !first.info.classified() {
+            return match classify(cx.link(first), data) {
+                // What may be IPv4, from whatever address, doesn't pass by as something else.
+                Err(Skip::Truncated | Skip::Malformed) => {
+                    Decided::Unreadable(ReadError::Truncated, Some(DropReason::Malformed))
+                }
+                _ => Decided::NotIpv4,
+            };
+        }
+        if flags.has(Flags::IPV6) {
             return Decided::NotIpv4;
         }
-        let (data, l3) = (cx.data(first), usize::from(first.info.l3()));
         // Of a packet in a tunnel it doesn't know the addresses that it would translate.
         let addresses = Packet::addresses(data, l3).filter(|_| !flags.has(Flags::INNER));
         let ours = addresses.is_none_or(|(src, dst)| self.nat.concerns(side(cx), src, dst));

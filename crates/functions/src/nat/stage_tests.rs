@@ -73,6 +73,18 @@ fn a_packet_shorter_than_its_ports_shares_nothing() {
     }
 }
 
+/// Of such a packet nobody knows whether it shows an address of the inside.
+#[test]
+fn what_ends_within_its_ip_header_goes_nowhere() {
+    let whole = ipv4(17, A, R, &udp(5000, 53, b"hello"));
+    let long_header = [&[0x4f], &whole[1..]].concat();
+    let short_header = [&[0x44], &whole[1..]].concat();
+    let packets = [whole[..19].to_vec(), long_header, short_header, vec![0x60; 39], vec![0x50; 40]];
+    let (left, counters) = each_way(&packets);
+    assert_eq!(left.iter().map(|(_, bytes, _)| bytes).collect::<Vec<_>>(), [&packets[4]]);
+    assert_eq!([counters["truncated"], counters["not_ipv4"]], [4, 1]);
+}
+
 /// Neither ports nor a checksum are written behind the end of a packet.
 #[test]
 fn padding_stays() {

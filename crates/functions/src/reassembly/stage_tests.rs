@@ -115,13 +115,15 @@ pub(crate) fn run_with(
         for packet in batched {
             let meta = PacketMeta { original_len: packet.len() as u32, ..PacketMeta::default() };
             let buf = pool.insert(meta, packet);
-            let headers = classify(LinkType::RawIp, packet).unwrap();
+            let headers = classify(LinkType::RawIp, packet).ok();
             now += 1000;
             let frame = Frame::unclassified(Nanos(now), buf, packet.len() as u32);
             let start = batch.frames.len() as u32;
-            batch.frames.push(Frame { info: Info::new(&headers), ..frame });
+            let info = headers.as_ref().map_or(frame.info, Info::new);
+            batch.frames.push(Frame { info, ..frame });
+            let key = headers.map(|headers| headers.key);
             match batch.trains.last_mut() {
-                Some(train) if before == Some(headers.key) => train.len += 1,
+                Some(train) if key.is_some() && before == key => train.len += 1,
                 _ => batch.trains.push(Train {
                     flow: 0,
                     start,
@@ -132,7 +134,7 @@ pub(crate) fn run_with(
                     continues: false,
                 }),
             }
-            before = Some(headers.key);
+            before = key;
         }
         let mut cx = Context { now: Nanos(now), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
         if let Some(contexts) = contexts {

@@ -267,8 +267,14 @@ fn joined(mut parts: Vec<Saved>, partly: bool) -> anyhow::Result<Stretch> {
     let mut parts = parts.into_iter();
     let Some(mut whole) = parts.next() else { bail!("no part was named") };
     let earliest = whole.path.clone();
+    let mut from = whole.stretch.place().from;
     for next in parts {
+        let before = core::mem::replace(&mut from, next.stretch.place().from);
         if whole.stretch.place().truncated_at_byte.is_some() {
+            if from == before {
+                let (one, other, file) = (whole.path.display(), next.path.display(), whole.file());
+                bail!("{one} and {other}, parts of {file}, both begin at byte {from}: name one of them");
+            }
             // Bytes behind damage are no part of the trace.
             break;
         }
