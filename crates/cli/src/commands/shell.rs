@@ -4,17 +4,24 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use clap::builder::PossibleValuesParser;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::Outcome;
 use crate::cli::{self, Cli};
-use crate::ui;
+use crate::{types, ui};
 
 pub(super) fn completions(shell: Shell) -> anyhow::Result<Outcome> {
+    // Names that parsing leaves to the verbs, which say what there is instead of a wrong one.
+    let labs = PossibleValuesParser::new(slipstream_lab::LABS.iter().map(|lab| lab.name));
+    let types = PossibleValuesParser::new(types::registry().types().iter().map(|kind| kind.name));
+    let mut command = Cli::command()
+        .mut_subcommand("lab", |lab| lab.mut_arg("name", |name| name.value_parser(labs)))
+        .mut_subcommand("list", |list| list.mut_arg("types", |names| names.value_parser(types)));
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "slipstream", &mut text);
+    clap_complete::generate(shell, &mut command, "slipstream", &mut text);
     ui::write_out(&text)?;
     Ok(Outcome::Done)
 }

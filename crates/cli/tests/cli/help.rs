@@ -146,6 +146,14 @@ fn completions_for_every_shell_know_the_verbs() {
         .output()
         .unwrap();
     Ended::of(sourced).with(0);
+    for (verb, begun, completed) in [("lab", "nf", "nf-locality"), ("list", "refr", "reframe")] {
+        let words = format!(
+            "source \"$0\"; COMP_WORDS=(slipstream {verb} {begun}); COMP_CWORD=2; \
+             _slipstream slipstream {begun} {verb}; echo \"${{COMPREPLY[*]}}\""
+        );
+        let completing = Command::new("bash").args(["-c", &words]).arg(&file).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&completing.stdout).trim(), completed, "{verb} {begun}");
+    }
 }
 
 #[test]
