@@ -169,8 +169,10 @@ class Checks:
             warnings.simplefilter("always")
             result = s.analyze(cut)
             report = s.reframe(cut)
-        assert [w.category for w in told] == [s.DamageWarning] * 2 and str(cut) in str(told[0].message), told
-        assert Path(told[0].filename) == Path(__file__), told[0].filename
+            part = s.partial(cut)
+        assert [w.category for w in told] == [s.DamageWarning] * 3 and all(str(cut) in str(w.message) for w in told), told
+        assert {Path(w.filename) for w in told} == {Path(__file__)}, told
+        self.raises(s.PartialError, lambda: s.merge([part, part]), str(cut), reason="gap")
         byte = self.command("analyze", cut)["truncated_at_byte"]
         assert result.total.truncated_at_byte == byte == report["truncated_at_byte"] and str(byte) in str(told[0].message)
         assert result.total.records == 999

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native
 from ._native import PartialError, StateError
+from ._traffic import warn
 from .results import Analysis, Trace
 from .sketches import replace
 
@@ -133,9 +134,13 @@ def partial(path: Path, span: Span = ALL, *, keep: bool = False, walk: bool = Fa
         part, too.
     Further settings are those of `analyze`: windows, burst, top, tunnel.
 
-    Raises as `analyze` does; `CaptureError` also where the part ends where no record does.
+    Raises as `analyze` does, and warns of damage as it does; `CaptureError` also where the part ends where no
+    record does.
     """
-    return Partial(_native.stretch(path, span, settings=settings(**settings_), keep=keep, walk=walk, progress=progress))
+    made = Partial(_native.stretch(path, span, settings=settings(**settings_), keep=keep, walk=walk, progress=progress))
+    if made.truncated_at_byte is not None:
+        warn(f"{made.file}: damaged at byte {made.truncated_at_byte}")
+    return made
 
 
 def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], Partial]] = None) -> Partial:
@@ -146,11 +151,17 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
         described further interfaces in between. Without it, `PartialError` is raised then.
     """
     whole: Optional[Partial] = None
+    begins: Optional[int] = None
     for part in parts:
+        begins, before = part.span[0], begins
         if whole is None:
             whole = Partial.from_bytes(part.to_bytes())
             continue
         if whole.truncated_at_byte is not None:
+            if begins == before and part.records:
+                error = PartialError(f"two parts of {part.file} begin at byte {begins}: one of them is enough")
+                error.reason = "gap"
+                raise error
             break
         try:
             whole.join(part)
