@@ -21,7 +21,7 @@ use crate::log::{Level, LogFormat};
 use crate::operate::session_log::Target;
 use crate::operate::state::Unreadable;
 use crate::selection::Selection;
-use crate::units::{Count, Duration};
+use crate::units::{Count, Duration, metrics_address};
 
 /// Puts packets of a flow back to back, and tells what that gains.
 #[derive(Debug, Parser)]
@@ -295,9 +295,9 @@ pub(crate) struct Run {
     pub(crate) pace: Pace,
     /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report,
     /// which is what --format json prints at the end (`slipstream top` shows it), /measure, the answers
-    /// of `measure` stages, and /healthz for probes. Anyone who reaches the address can read it; port 0 takes
-    /// a free one.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// of `measure` stages, and /healthz for probes. Anyone who reaches the address can read it; without one
+    /// it is 127.0.0.1. Port 0 takes a free one.
+    #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = metrics_address)]
     pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Live: keep the state of NATs, firewalls and balancers in this file, so that a restart loses no
     /// connection: read at the start, written every minute and at the end.

@@ -4,6 +4,17 @@ use std::str::FromStr;
 
 pub(crate) use slipstream::units::{Bytes, Count, Duration};
 
+/// The address of metrics: that of this machine alone where only a port is written, as in `:9464`.
+pub(crate) fn metrics_address(text: &str) -> Result<std::net::SocketAddr, String> {
+    let whole = with_host(text);
+    whole.parse().map_err(|_| "no ADDRESS:PORT, as in 127.0.0.1:9464 or :9464".to_owned())
+}
+
+/// An address with the host that it has where only a port is written.
+pub(crate) fn with_host(text: &str) -> String {
+    if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() }
+}
+
 /// A count as a 32-bit number; `option` stands for it in the error.
 pub(crate) fn to_u32(count: Count, option: &str) -> anyhow::Result<u32> {
     u32::try_from(count.0)

@@ -27,7 +27,7 @@
 
 pub use slipstream_core::{
     batch, classify, clock, flow_context, frame, interface, new_file, pool, port, rules, seed, source, stage,
-    time, units,
+    text_file, time, units,
 };
 pub use {
     slipstream_functions as functions, slipstream_io as io, slipstream_measure as measure,

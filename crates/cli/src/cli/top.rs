@@ -13,7 +13,7 @@ use crate::units::Duration;
                         slipstream top --once --interval 500ms")]
 pub(crate) struct Top {
     /// Where it serves its metrics; waited for up to five seconds.
-    #[arg(value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
+    #[arg(value_name = "[ADDRESS]:PORT", default_value = "127.0.0.1:9464")]
     pub(crate) address: String,
     /// How often to look, from 100 ms to a minute.
     #[arg(long, value_name = "TIME", default_value = "1s")]

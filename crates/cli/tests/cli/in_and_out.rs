@@ -10,6 +10,28 @@ use std::process::Command;
 use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text, with_mounts};
 
 #[test]
+fn stdin_is_a_text_like_any_other() {
+    let small = small();
+    let trace = text(small);
+    let packets = |ended: Ended| ended.with(0).json()["packets_in"].as_u64().unwrap();
+    let graph = b"graph = \"in :: synth(traffic=\\\"packets=10\\\") -> null\"";
+    assert_eq!(packets(run_with(graph, &["run", "-", "--format", "json"])), 10);
+    run_with(b"graph = \"synth -> nul\"", &["validate", "-"])
+        .with(2)
+        .silent()
+        .saying(&["-: line 1, column 19"]);
+    let rules = ["run", "-i", trace, "-o", "null", "--format", "json", "-e"];
+    let run_by = |text: &[u8], graph: &str| run_with(text, &[&rules[..], &[graph]].concat());
+    let all = packets(run_by(b"\xef\xbb\xbfdefault allow", "firewall(rules=\"-\")"));
+    assert_eq!(packets(run_by(b"tcp", "reframe(bypass=@-)")), all);
+    run_by(b"tcp", "reframe(bypass=@-) -> firewall(rules=\"-\")").with(2).silent().saying(&["only once"]);
+    let selected = run_with(b"udp port 1", &["analyze", trace, "--rules", "@-"]).with(0);
+    assert!(String::from_utf8_lossy(&selected.stdout).contains("not selected"));
+    let costs = b"{\"per_train_ns\": 600, \"per_packet_ns\": 80}";
+    run_with(costs, &["recommend", trace, "--costs", "-"]).with(0);
+}
+
+#[test]
 fn stdin_is_a_capture_like_any_other() {
     let bytes = fs::read(small()).unwrap();
     let piped = run_with(&bytes, &["analyze", "-", "--format", "json"]).with(0).json();

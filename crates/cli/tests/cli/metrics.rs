@@ -258,6 +258,16 @@ fn top_says_what_goes_on() {
     assert!(shown["dropped_pps"]["discarded"].as_f64().unwrap() > 0.0, "{shown}");
     let table = String::from_utf8(common::run(["top", &watched.address, "--once"]).with(0).stdout).unwrap();
     assert!(table.contains("in/s") && table.contains("reframe"), "{table}");
+    // A hold that sets itself says what others would give, once it has tried some.
+    let graph =
+        "paced(rate=50kpps, traffic=\"slf=4,flows=100\") -> reframe(hold=auto, hold_max=256us) -> null";
+    let tuned = Watched::running(graph, 1024);
+    let words = ["top", &tuned.address, "--once", "--interval", "500ms", "--format", "json"];
+    let tried = |shown: &Value| shown["holds"][0]["auto"]["tried"].as_array().map_or(0, Vec::len);
+    let shown = (0..20).map(|_| json(&words, 0)).find(|j| tried(j) > 3).expect("it tries no holds");
+    assert_eq!(shown["holds"][0]["stage"], "reframe");
+    let table = String::from_utf8(common::run(["top", &tuned.address, "--once"]).with(0).stdout).unwrap();
+    assert!(table.contains("Holds of reframe, at present"), "{table}");
     // A check makes a probe for monitoring of it.
     let failed = ["top", &watched.address, "--fail-if", "packets_in_pps>=0", "--format", "json"];
     assert!(json(&failed, 1)["interval_ns"].as_u64().unwrap() > 0);

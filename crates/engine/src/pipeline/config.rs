@@ -134,19 +134,41 @@ impl Plan {
         let (graph, mut tables, whole) = read_document(document.get_ref(), text, registry, &mut findings);
         let mut plan = Self::empty(registry, text, file, base);
         contexts::read(&mut plan, &whole, &mut findings);
+        let span = graph.as_ref().map(|graph| graph.span.clone());
         if let Some(graph) = graph {
             plan.wire_up(&graph, &mut tables, &mut findings);
         }
         // A mistake in the graph may be why a table has no stage; the mistake is what is told then.
-        let unused = |(name, table): (&String, &Table)| {
-            let is = findings.is_empty() && !table.used && plan.stage(name).is_none();
-            let message = format!("stage `{name}` is not in the graph");
-            is.then(|| {
-                Finding::new(&table.span, message).hint("wire it up in `graph`, or take the table away")
-            })
-        };
-        let unused = tables.iter().filter_map(unused).collect();
+        let in_graph = |finding: &Finding| span.as_ref().is_none_or(|s| s.contains(&finding.span.start));
+        let mut unused = Vec::new();
+        if !findings.iter().any(in_graph) {
+            // The graph has a stage of a table whose type was found to be wrong.
+            let told = |table: &Table| {
+                table.kind.as_ref().is_some_and(|kind| findings.iter().any(|finding| finding.span == kind.1))
+            };
+            tables.retain(|name, table| !table.used && !told(table) && plan.stage(name).is_none());
+            tables.iter().for_each(|(name, table)| plan.check_unused(name, table, &mut unused));
+        }
         plan.done(findings, unused)
+    }
+
+    /// Says that a table has no stage, and what is wrong in it.
+    fn check_unused(&self, name: &str, table: &Table, findings: &mut Vec<Finding>) {
+        let finding = Finding::new(&table.span, format!("stage `{name}` is not in the graph"));
+        findings.push(finding.hint("wire it up in `graph`, or take the table away"));
+        let Some((kind, span)) = &table.kind else { return };
+        match self.registry.get(kind) {
+            Some(kind) => {
+                let mut inside = Vec::new();
+                self.planned(name.to_owned(), *kind, table.span.clone(), &table.settings, &mut inside);
+                // What it lacks is told once it is wired up.
+                findings.extend(inside.into_iter().filter(|finding| finding.span != table.span));
+            }
+            None => {
+                let known = did_you_mean(kind, self.registry.types().iter().map(|t| t.name));
+                findings.push(Finding::new(span, format!("there is no stage type `{kind}`")).hint(known));
+            }
+        }
     }
 
     /// From a graph alone, as on the command line. A port named `in` leads to its start and one named `out`
@@ -412,7 +434,12 @@ impl Plan {
             table.used = true;
             written.extend(table.settings.iter().cloned());
         }
-        written.extend(mention.arguments.iter().flatten().map(|a| argument(a, graph)));
+        for one in mention.arguments.iter().flatten().map(|a| argument(a, graph)) {
+            match named(one, &kind) {
+                Ok(one) => written.push(one),
+                Err(finding) => findings.push(finding),
+            }
+        }
         let stage = self.planned(name, kind, span, &written, findings);
         self.stages.push(stage);
         Some(self.stages.len() - 1)
@@ -493,6 +520,23 @@ impl Plan {
         let written = written.iter().map(|w| (w.key.replace('-', "_"), show(&w.value))).collect();
         let readable = findings.len() == before;
         PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans, readable }
+    }
+}
+
+/// What was written, with the name of its setting: without one it is that of the only setting that must be
+/// written.
+fn named(written: Written, kind: &StageType) -> Result<Written, Finding> {
+    if !written.key.is_empty() {
+        return Ok(written);
+    }
+    let mut required = kind.settings.iter().filter(|setting| setting.required);
+    match (required.next(), required.next()) {
+        (Some(only), None) => Ok(Written { key: only.name.to_owned(), ..written }),
+        _ => {
+            let finding = Finding::new(&written.key_span, "this value has no name of a setting");
+            let like = kind.settings.first().map_or("key", |setting| setting.name);
+            Err(finding.hint(format!("write settings of {} as `{like}=value`", kind.name)))
+        }
     }
 }
 

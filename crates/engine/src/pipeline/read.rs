@@ -12,6 +12,7 @@ use super::syntax::{self, Chain};
 use slipstream_core::registry::Registry;
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::did_you_mean;
+use slipstream_core::text_file;
 use slipstream_io::capture::CaptureReader;
 
 /// A stage's settings as written in its table.
@@ -114,7 +115,8 @@ pub(super) fn read_document(
 /// The text of a configuration; an error is of the whole file, not of a place in it.
 pub(super) fn text_of(path: &Path) -> Result<String, Box<RuleError>> {
     let failed = |what: String| Box::new(RuleError::elsewhere(what));
-    let bytes = std::fs::read(path).map_err(|error| failed(format!("can't be read: {error}")))?;
+    let bytes =
+        text_file::bytes(path, u64::MAX).map_err(|error| failed(format!("can't be read: {error}")))?;
     // Some captures are UTF-8.
     let capture = || bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) || std::str::from_utf8(&bytes).is_err();
     if capture() && CaptureReader::open(path).is_ok() {

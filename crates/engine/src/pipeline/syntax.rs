@@ -261,6 +261,20 @@ impl<'a> Parser<'a> {
                     self.error(open, 1, "`(` is never closed").hint("write `)` behind the settings"),
                 ));
             }
+            // A value that can't be a name is that of the stage's one setting that must be written.
+            if all.is_empty()
+                && self.rest().starts_with(|c: char| c.is_ascii_digit() || matches!(c, '"' | '\''))
+            {
+                let before = self.at;
+                let value = self.value(0)?;
+                let value_at = (before, self.at - before);
+                self.skip_in_parentheses();
+                if self.eat(",") || self.rest().starts_with(')') {
+                    all.push(Argument { key: String::new(), value, key_at: value_at, value_at });
+                    continue;
+                }
+                self.at = before;
+            }
             let Some((key, key_at)) = self.name() else {
                 let error = self.error(self.at, 1, "a setting is expected here");
                 return Err(Box::new(error.hint("write settings as `key=value, key=value`")));
@@ -404,6 +418,8 @@ mod tests {
                 r#"x(a=Text("64us"), b=Text("it\"s"), c=List([Text("1"), List([Text("2"), Text("3")]), Text("q\"")]), d=Text("tcp port 80"))"#
             ]
         );
+        assert_eq!(shown("x(10ms, a=1)"), [r#"x(=Text("10ms"), a=Text("1"))"#]);
+        assert_eq!(shown("x('a b')"), [r#"x(=Text("a b"))"#]);
         assert_eq!(shown("x(\n a = 1,\n b = 2,\n) -> y"), [r#"x(a=Text("1"), b=Text("2")) -> y"#]);
     }
 

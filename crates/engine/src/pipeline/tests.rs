@@ -196,6 +196,26 @@ fn all_errors_come_at_once() {
     assert_eq!(lines, [4, 9, 10]);
 }
 
+/// The one value that a stage needs has no need of a name.
+#[test]
+fn the_only_setting_that_must_be_written_needs_no_name() {
+    let plan = |graph: &str| Plan::from_graph(graph, None, None, Path::new(""));
+    let graph = "synth -> delay(10ms, jitter=2ms) -> null";
+    let named = plan("synth -> delay(time=10ms, jitter=2ms) -> null").unwrap();
+    let delay = |plan: &Plan| plan.stages.iter().find(|s| s.name == "delay").unwrap().settings.clone();
+    assert_eq!(delay(&plan(graph).unwrap()), delay(&named));
+    for (graph, column, message) in [
+        ("synth -> counter(10) -> null", 18, "this value has no name of a setting"),
+        ("synth -> delay(10ms, time=2ms) -> null", 22, "`time` is set twice for `delay`"),
+        ("synth -> delay(ten) -> null", 16, "setting `ten` has no value"),
+        ("synth -> delay(time=1ms, 10ms) -> null", 26, "setting `10ms` has no value"),
+    ] {
+        let errors = plan(graph).unwrap_err().0;
+        assert_eq!((errors.len(), errors[0].error.column), (1, column), "{errors:#?}");
+        assert_eq!(errors[0].error.message, message);
+    }
+}
+
 /// A stage that can't be built is the only thing that is wrong with what leads to it and from it.
 #[test]
 fn a_stage_that_can_not_be_built_has_its_ports() {
@@ -208,9 +228,15 @@ fn a_stage_that_can_not_be_built_has_its_ports() {
     }
 }
 
-/// A table that nothing uses keeps nothing else from being told.
+/// A table that nothing uses keeps nothing else from being told, nor does anything else keep it.
 #[test]
 fn an_unused_table_hides_nothing() {
+    let spare =
+        "[stage.spare]\ntype = \"reframe\"\nhold = \"99s\"\nhodl = 1\n[stage.other]\ntype = \"nul\"\n";
+    let text = format!("{}{spare}", GOOD.replace("hold = \"64us\"", "hold = \"64 parsecs\""));
+    let lines: Vec<usize> = errors(&text).iter().map(|e| e.0).collect();
+    let start = GOOD.lines().count();
+    assert_eq!(lines, [9, start + 1, start + 3, start + 4, start + 5, start + 6]);
     let text = GOOD.replace("\"64us\"", "\"64us\"\nclass = [\"web: tcp port 80 => hold=9s\"]");
     let alone: Vec<usize> = errors(&text).iter().map(|e| e.0).collect();
     let both: Vec<usize> =

@@ -1,11 +1,10 @@
 //! `--costs`: α and β′ from a small file of one's own, or from what `lab nf-locality --format json` printed.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
+use slipstream::text_file;
 use slipstream_model::Costs;
 
 /// Default time of an empty poll, ns.
@@ -19,9 +18,8 @@ const MAX_BYTES: u64 = 1 << 24;
 /// what holding costs.
 pub(super) fn read(path: &Path, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
     let name = || path.display().to_string();
-    let mut text = String::new();
-    let file = File::open(path).with_context(name)?;
-    if file.take(MAX_BYTES).read_to_string(&mut text).with_context(name)? as u64 == MAX_BYTES {
+    let text = text_file::read_at_most(path, MAX_BYTES).with_context(name)?;
+    if text.len() as u64 >= MAX_BYTES {
         bail!("{}: too large for a file of costs", name());
     }
     parse(&text, function).with_context(name)

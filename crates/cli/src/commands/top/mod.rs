@@ -17,6 +17,7 @@ use self::screen::Screen;
 use super::{Outcome, finish};
 use crate::check;
 use crate::cli::top::Top;
+use crate::units;
 
 /// Longest wait for a pipeline to start, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,8 +34,9 @@ pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
     if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
         bail!("--interval must lie between 100ms and 60s");
     }
-    check_address(&args.address)?;
-    let client = Client::new(&args.address);
+    let address = units::with_host(&args.address);
+    check_address(&address)?;
+    let client = Client::new(&address);
     let first = client.wait()?;
     if args.once || args.reporting.json() || !checks.is_empty() || !stdout().is_terminal() {
         std::thread::sleep(interval);

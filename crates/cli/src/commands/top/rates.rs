@@ -63,7 +63,8 @@ impl Rates {
         let (mut rows, mut holds) = (Vec::new(), Vec::new());
         for stage in items(after, "stages") {
             let name = stage.get("name").and_then(Value::as_str).unwrap_or_default();
-            holds.extend(items(stage, "auto").iter().map(|auto| (name.to_owned(), auto.clone())));
+            let told = stage.get("report").unwrap_or(&Value::Null);
+            holds.extend(items(told, "auto").iter().map(|auto| (name.to_owned(), auto.clone())));
         }
         for list in ["sources", "stages"] {
             let (old, new) = (items(before, list), items(after, list));
