@@ -102,6 +102,11 @@ fn a_file_cut_off_in_a_packet() {
     fs::remove_file(&out).unwrap();
     run(["analyze", "--strict", text(&cut)]).with(2).silent().saying(&words);
     run(["reframe", "--strict", text(&cut), text(&out)]).with(2).silent().saying(&words);
+    for in_memory in [&["--preload"][..], &["--loop", "2"]] {
+        let reframe = |more: &[&str]| run([&["reframe", text(&cut), "null"], in_memory, more].concat());
+        assert_eq!(reframe(&["--format", "json"]).with(0).saying(&words).json()["truncated_at_byte"], at);
+        reframe(&["--strict"]).with(2).silent().saying(&words);
+    }
     for workers in ["1", "2"] {
         let replay = ["run", "-i", text(&cut), "-o", text(&out), "-e", "counter", "--workers", workers];
         run(replay.iter().chain(&["--strict"])).with(2).silent().saying(&words);

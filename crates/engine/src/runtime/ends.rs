@@ -20,12 +20,14 @@ use super::replay::ToSink;
 /// A source of this library, and the memory of its packets.
 pub struct Origin {
     source: Box<dyn Source + Send>,
+    /// The source that packets in memory were read from.
+    read: Option<Box<dyn Source + Send>>,
     pool: Pool,
 }
 
 impl Origin {
     fn of(source: impl Source + Send + 'static) -> Self {
-        Self { source: Box::new(source), pool: Pool::new() }
+        Self { source: Box::new(source), read: None, pool: Pool::new() }
     }
 
     /// A capture that is read as it goes.
@@ -52,13 +54,14 @@ impl Origin {
     /// As [`Preload::read`].
     pub fn preloaded(mut self, turns: u32) -> Result<Self, SourceError> {
         let preload = Preload::read(self.source.as_mut(), &mut self.pool, turns)?;
-        Ok(Self { source: Box::new(preload), pool: self.pool })
+        Ok(Self { source: Box::new(preload), read: Some(self.source), pool: self.pool })
     }
 
-    /// The source's knowledge beside its packets; see [`Source::details`].
+    /// The source's knowledge beside its packets; see [`Source::details`]. Of packets in memory it is that of
+    /// the source that they were read from.
     #[must_use]
     pub fn details(&self) -> Option<&dyn Any> {
-        self.source.details()
+        self.read.as_ref().unwrap_or(&self.source).details()
     }
 
     pub(super) fn into_parts(self) -> (Box<dyn Source + Send>, Pool) {

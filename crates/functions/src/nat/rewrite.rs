@@ -181,10 +181,15 @@ impl Rewrite {
 
     #[inline]
     fn updated(&self, checksum: u16, protocol: u8) -> u16 {
-        if protocol == UDP {
-            self.deltas.transport.apply_udp(checksum)
-        } else {
-            self.deltas.transport.apply(checksum)
+        let transport = &self.deltas.transport;
+        match protocol {
+            UDP => transport.apply_udp(checksum),
+            // Like UDP's it is never sent as 0, but always there (RFC 3828 §3.1).
+            UDP_LITE => match transport.apply(checksum) {
+                0 => u16::MAX,
+                updated => updated,
+            },
+            _ => transport.apply(checksum),
         }
     }
 }

@@ -73,6 +73,23 @@ fn a_packet_shorter_than_its_ports_shares_nothing() {
     }
 }
 
+/// UDP-Lite has no packets without a checksum: one that comes to 0 is sent as its other zero.
+#[test]
+fn no_checksum_of_udp_lite_is_zero() {
+    let old = key_of(136, A, 0, R, 0);
+    let rewrite = Rewrite::between(old, key_of(136, EXT, 0, R, 0));
+    let (mut zeros, mut packet) = (0, ipv4(136, A, R, &[0; 20]));
+    let begin = packet.clone();
+    for checksum in 1..=u16::MAX {
+        packet.copy_from_slice(&begin);
+        packet[26..28].copy_from_slice(&checksum.to_be_bytes());
+        rewrite.apply(&mut packet, 0, 20).unwrap();
+        assert_ne!(packet[26..28], [0, 0], "from {checksum:#06x}");
+        zeros += u32::from(packet[26..28] == [0xff, 0xff]);
+    }
+    assert!(zeros > 0);
+}
+
 /// Of such a packet nobody knows whether it shows an address of the inside.
 #[test]
 fn what_ends_within_its_ip_header_goes_nowhere() {

@@ -2,9 +2,10 @@
 //! §3).
 
 use slipstream_wire::checksum::{Delta, FoldedDelta, is_right_ipv4, sum};
+use slipstream_wire::protocol::HOP_BY_HOP;
 
 use super::{ETHERNET, FunctionContext, Macs, Message, NewPacket, Router};
-use crate::bytes::be16;
+use crate::bytes::{be16, be32};
 use crate::fragment;
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::{Lengths, Pool};
@@ -39,10 +40,38 @@ pub(super) fn check_v4(ip: &[u8], on_wire: u32) -> Option<u32> {
     (right && total >= header.len() as u32 && total <= on_wire).then_some(total)
 }
 
-/// Length of an IPv6 packet in the same way.
+/// Length of an IPv6 packet in the same way. A payload length of 0 is that of a packet without one, or of a
+/// jumbogram, whose length an option says (RFC 2675 §3).
 pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
-    let total = u32::from(be16(ip, 4)?) + 40;
-    (ip.len() >= 40 && total <= on_wire).then_some(total)
+    const NO_NEXT: u8 = 59;
+    let header = ip.first_chunk::<40>()?;
+    let payload = match (be16(header, 4)?, header[6]) {
+        (0, HOP_BY_HOP) => jumbo(ip)?,
+        (0, NO_NEXT) => 0,
+        (0, _) => return None,
+        (payload, _) => payload.into(),
+    };
+    let total = payload.checked_add(40)?;
+    (total <= on_wire).then_some(total)
+}
+
+/// The payload length that a jumbogram's hop-by-hop options say (RFC 2675 §2).
+fn jumbo(ip: &[u8]) -> Option<u32> {
+    const PAD1: u8 = 0;
+    const JUMBO: [u8; 2] = [0xc2, 4];
+    let [_, words, ..] = *ip.get(40..)? else { return None };
+    let mut options = ip.get(42..48 + 8 * usize::from(words))?;
+    while let [kind, rest @ ..] = options {
+        if *kind == PAD1 {
+            options = rest;
+            continue;
+        }
+        if options.starts_with(&JUMBO) {
+            return be32(options, 2).filter(|length| *length > u32::from(u16::MAX));
+        }
+        options = rest.get(1 + usize::from(*rest.first()?)..)?;
+    }
+    None
 }
 
 /// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is
@@ -253,5 +282,36 @@ impl Router {
         self.counters.fragmented += 1;
         self.counters.fragments += parts.len() as u64;
         fragment::frames(fx.cx, frame, start, parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_length_of_zero_is_that_of_nothing_or_of_a_jumbogram() {
+        let header = |next: u8, behind: &[u8]| {
+            let mut ip = vec![0; 40];
+            (ip[0], ip[6]) = (0x60, next);
+            [&ip, behind].concat()
+        };
+        let jumbo = |length: u32| [&[17, 0, 0xc2, 4][..], &length.to_be_bytes(), &[0; 8]].concat();
+        let padded = [&[17, 1, 0, 0, 1, 4, 0, 0, 0, 0, 0xc2, 4][..], &70_000u32.to_be_bytes()].concat();
+        for (ip, on_wire, length) in [
+            (header(59, &[]), 40, Some(40)),
+            (header(59, &[0; 6]), 46, Some(40)),
+            (header(17, &[0; 3000]), 3040, None),
+            (header(HOP_BY_HOP, &jumbo(70_000)), 70_040, Some(70_040)),
+            (header(HOP_BY_HOP, &jumbo(70_000)), 70_039, None),
+            (header(HOP_BY_HOP, &jumbo(u32::MAX)), u32::MAX, None),
+            (header(HOP_BY_HOP, &jumbo(3000)), 3040, None),
+            (header(HOP_BY_HOP, &padded), 70_040, Some(70_040)),
+            (header(HOP_BY_HOP, &padded[..11]), 70_040, None),
+            (header(HOP_BY_HOP, &[17, 0, 1, 4, 0, 0, 0, 0]), 48, None),
+            (header(HOP_BY_HOP, &[]), 40, None),
+        ] {
+            assert_eq!(check_v6(&ip, on_wire), length, "{:?} of {on_wire}", &ip[40..]);
+        }
     }
 }
