@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::io::offloads::Switched;
 use slipstream::pipeline::{Group, Plan, PlannedStage, Role, ShardPlan};
-use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport};
+use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
@@ -271,22 +271,43 @@ fn tell_start(plan: &Plan) {
     info!(target: LIVE, version, pid, stages, ports = ports.join(" "), "running");
 }
 
+pub(crate) fn is_port(stage: &StageReport) -> bool {
+    types::stage_type(stage.kind).is_some_and(|t| t.group == Group::Port)
+}
+
+/// Packets that have come in.
+pub(crate) fn packets_in(report: &RunReport) -> u64 {
+    report.sources.iter().filter(|s| !is_detour(report, &s.name)).map(|s| s.packets).sum()
+}
+
+/// True for a port to a process beside this one, from which packets come back on their way from another
+/// port to another: they have come in once, and leave once.
+pub(crate) fn is_detour(report: &RunReport, name: &str) -> bool {
+    let shm = |kind| kind == "shm";
+    let both = report.sources.iter().any(|s| s.name == name && shm(s.kind))
+        && report.stages.iter().any(|s| s.name == name && shm(s.kind));
+    both && report.sources.iter().any(|s| !shm(s.kind))
+        && report.stages.iter().any(|s| is_port(s) && !shm(s.kind))
+}
+
 /// Logs that it has ended, and why.
 fn tell_end(report: &RunReport, limits: &LiveOptions, stopped: bool, error: Option<&anyhow::Error>) {
-    let packets: u64 = report.sources.iter().map(|s| s.packets).sum();
+    let packets = packets_in(report);
     let dropped: u64 = report.stages.iter().map(|s| s.drops.total()).sum();
     let seconds = format!("{:.3}", report.elapsed_ns as f64 / 1e9);
     match error {
         Some(why) => error!(target: LIVE, reason = ui::in_words(why), packets, dropped, seconds, "ended"),
         None => {
-            let reason = reason(report, limits, packets, stopped);
+            let reason = reason(report, limits, stopped);
             info!(target: LIVE, reason, packets, dropped, seconds, "ended");
         }
     }
 }
 
-/// The reason why a run ended well, of which so many packets have come.
-fn reason(report: &RunReport, limits: &LiveOptions, packets: u64, stopped: bool) -> &'static str {
+/// The reason why a run ended well.
+fn reason(report: &RunReport, limits: &LiveOptions, stopped: bool) -> &'static str {
+    // Those that come back from a process beside this one count here, as they do for the driver.
+    let packets: u64 = report.sources.iter().map(|s| s.packets).sum();
     let elapsed = Duration::from_nanos(report.elapsed_ns);
     if stopped {
         "it was asked to"

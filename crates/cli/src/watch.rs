@@ -89,12 +89,6 @@ pub(crate) struct Watch {
     late: bool,
 }
 
-/// The longest time for which a stage of a pipeline may hold a packet, in ns; none where no stage does.
-pub(crate) fn longest_hold(plan: &Plan) -> Option<u64> {
-    let holds = plan.stages.iter().filter(|s| s.kind.properties.holds);
-    holds.filter_map(|s| s.settings.optional_number("hold")).max().filter(|ns| *ns > 0)
-}
-
 impl Watch {
     /// Returns what has happened since the last look that somebody should know.
     pub(crate) fn compare(&mut self, report: &RunReport) -> Vec<Notice> {
@@ -263,19 +257,16 @@ impl Watcher {
         let (mut watch, mut interfaces) = (Watch::default(), Interfaces::of(plan));
         let ends = Arc::clone(&over);
         let look = move || {
-            let (mut silent, mut last) = (0, None);
+            let mut silent = 0;
             interfaces.look();
             while !wait(&ends) {
                 interfaces.look();
-                let report = monitor.ask(PATIENCE);
-                // The report of the last time stands where nobody answered.
-                let same = |old: &Arc<RunReport>| report.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
-                let fresh = report.is_some() && !last.as_ref().is_some_and(same);
-                if let (true, Some(report)) = (fresh, &report) {
+                let report = monitor.ask_anew(PATIENCE);
+                let fresh = report.is_some();
+                if let Some(report) = &report {
                     watch.hold_ns = hold();
                     watch.compare(report).iter().for_each(Notice::tell);
                 }
-                last = report;
                 silent = if fresh { 0 } else { silent + 1 };
                 if silent == SILENT {
                     warn!(target: LIVE, seconds = SILENT, "the data path has not answered");

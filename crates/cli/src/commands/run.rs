@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use slipstream::pipeline::{Group, Plan, PlannedStage};
+use slipstream::pipeline::{Plan, PlannedStage};
 use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
@@ -15,7 +15,7 @@ use tracing::warn;
 use super::{Outcome, pipeline, report_damage};
 use crate::check;
 use crate::cli;
-use crate::live;
+use crate::live::{self, is_detour, is_port, packets_in};
 use crate::metrics;
 use crate::operate::session_log::{SessionLog, Target};
 use crate::operate::sessions::Sessions;
@@ -188,10 +188,6 @@ fn refuse_endless(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn is_port(stage: &StageReport) -> bool {
-    types::stage_type(stage.kind).is_some_and(|t| t.group == Group::Port)
-}
-
 fn drops(drops: &Drops) -> Value {
     Value::Object(drops.iter().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect())
 }
@@ -202,23 +198,9 @@ fn all_drops(report: &RunReport) -> Drops {
     all
 }
 
-fn packets_in(report: &RunReport) -> u64 {
-    report.sources.iter().filter(|s| !is_detour(report, &s.name)).map(|s| s.packets).sum()
-}
-
 fn packets_out(report: &RunReport) -> u64 {
     let out = report.stages.iter().filter(|s| is_port(s) && !is_detour(report, &s.name));
     out.map(|s| s.tally.packets - s.drops.total()).sum()
-}
-
-/// True for a port to a process beside this one, from which packets come back on their way from another
-/// port to another: they have come in once, and leave once.
-fn is_detour(report: &RunReport, name: &str) -> bool {
-    let shm = |kind| kind == "shm";
-    let both = report.sources.iter().any(|s| s.name == name && shm(s.kind))
-        && report.stages.iter().any(|s| s.name == name && shm(s.kind));
-    both && report.sources.iter().any(|s| !shm(s.kind))
-        && report.stages.iter().any(|s| is_port(s) && !shm(s.kind))
 }
 
 pub(super) fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 /// Longest wait for the data path. It answers at least every 100 ms where packets come, or the
 /// pipeline is live.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Least time between two reports.
 pub(super) const LEAST_BETWEEN: Duration = Duration::from_millis(100);
 
@@ -45,7 +45,7 @@ impl Snapshots {
         Self(Arc::new(Shared { monitor, waiting: Mutex::default(), asked: Notify::new() }))
     }
 
-    /// Waits for a report that is made after this call; none where the run has never answered.
+    /// Waits for a report that is made after this call; none where the run doesn't answer.
     pub(super) async fn next(&self) -> Answer {
         let (sender, receiver) = oneshot::channel();
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
@@ -62,7 +62,7 @@ impl Snapshots {
                 continue;
             }
             let monitor = self.0.monitor.clone();
-            let report = tokio::task::spawn_blocking(move || monitor.ask(PATIENCE)).await.ok().flatten();
+            let report = tokio::task::spawn_blocking(move || monitor.ask_anew(PATIENCE)).await.ok().flatten();
             let snapshot = report.map(|report| {
                 let time = LiveClock::get().now();
                 Arc::new(Snapshot { report, time, metrics: OnceLock::new(), page: OnceLock::new() })

@@ -17,7 +17,7 @@ use slipstream::runtime::StageReport;
 use super::{Operation, Shared, server};
 
 /// Longest wait for a report.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The socket's file, which goes when the run is over.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ fn fields(value: Value) -> Map<String, Value> {
 }
 
 fn serve_one(operation: &Operation, request: &Request) -> anyhow::Result<Map<String, Value>> {
-    let report = || operation.monitor.ask(PATIENCE).context("the data path does not answer");
+    let report = || operation.monitor.ask_anew(PATIENCE).context("the data path does not answer");
     Ok(fields(match request {
         Request::Ping => json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id() }),
         Request::Show => {

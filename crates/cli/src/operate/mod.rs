@@ -68,9 +68,9 @@ impl Operation {
         }
     }
 
-    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now.
+    /// As [`Plan::longest_hold_ns`] of the plan that counts now.
     pub(crate) fn longest_hold(&self) -> Option<u64> {
-        crate::watch::longest_hold(&self.plan())
+        self.plan().longest_hold_ns()
     }
 
     /// The way in which packets are led to shards, where there are several.

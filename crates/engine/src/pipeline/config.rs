@@ -1,7 +1,6 @@
 //! From text to a checked plan: the graph and the tables with settings, all errors at once, each with its
 //! place.
 
-use slipstream_core::settings::Literal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +17,8 @@ use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
 use slipstream_core::registry::{BuildError, Common, Payload, Registry, Role, Shard, Site, StageType};
 use slipstream_core::rules::RuleError;
-use slipstream_core::settings::{Kind, Setting, Settings, Wrong, did_you_mean};
+use slipstream_core::settings::{Kind, Literal, Setting, Settings, Wrong, did_you_mean};
+use slipstream_reframe::ReframeConfig;
 
 /// A stage of the plan.
 #[derive(Clone, Debug)]
@@ -216,6 +216,21 @@ impl Plan {
             plan.join_ends();
         }
         plan.done(findings, Vec::new())?.with_ends(input.is_some(), output.is_some())
+    }
+
+    /// The longest time for which a stage of it may hold a packet, in ns, those of classes and the bounds of
+    /// holds that set themselves included; none where no stage does.
+    #[must_use]
+    pub fn longest_hold_ns(&self) -> Option<u64> {
+        let hold = |stage: &PlannedStage| match ReframeConfig::from_settings(&stage.settings, &self.base) {
+            Ok(config) => {
+                let classes = config.classes.iter().map(|class| class.settings.hold_ns);
+                classes.chain([config.default.hold_ns]).max()
+            }
+            Err(_) => stage.settings.optional_number("hold"),
+        };
+        let holding = self.stages.iter().filter(|stage| stage.kind.properties.holds);
+        holding.filter_map(hold).max().filter(|ns| *ns > 0)
     }
 
     pub(super) fn empty(registry: &Registry, text: &str, file: &str, base: &Path) -> Self {

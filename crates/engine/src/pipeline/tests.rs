@@ -196,6 +196,20 @@ fn all_errors_come_at_once() {
     assert_eq!(lines, [4, 9, 10]);
 }
 
+#[test]
+fn the_longest_hold_is_that_of_a_class_too() {
+    let longest = |stages: &str| {
+        let graph = format!("synth -> {stages} -> null");
+        Plan::from_graph(&graph, None, None, Path::new("")).unwrap().longest_hold_ns()
+    };
+    assert_eq!(longest("counter"), None);
+    assert_eq!(longest("reframe(hold=0us)"), None);
+    assert_eq!(longest("a :: reframe(hold=64us) -> b :: reframe(hold=1us)"), Some(64_000));
+    assert_eq!(longest("reframe(hold=1us, class=[\"a: any => hold=5ms\"])"), Some(5_000_000));
+    assert_eq!(longest("reframe(hold=auto)"), Some(256_000));
+    assert_eq!(longest("reframe(hold=auto, hold_max=3ms)"), Some(3_000_000));
+}
+
 /// The one value that a stage needs has no need of a name.
 #[test]
 fn the_only_setting_that_must_be_written_needs_no_name() {

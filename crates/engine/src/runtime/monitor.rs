@@ -32,19 +32,45 @@ impl Monitor {
     /// the last time, if there was one.
     #[must_use]
     pub fn ask(&self, patience: Duration) -> Option<Arc<RunReport>> {
-        if let Some(parts) = self.0.parts.get() {
-            // All are asked before any is waited for.
-            parts.iter().for_each(|part| part.0.wanted.store(true, Ordering::Release));
-            let reports: Option<Vec<_>> = parts.iter().map(|part| part.ask(patience)).collect();
-            return reports
-                .map(|all| Arc::new(merged(all.iter().map(|one| RunReport::clone(one)).collect())));
-        }
+        self.asked(patience).0
+    }
+
+    /// As [`ask`](Self::ask), but none where the run, or a shard of it, doesn't answer in time.
+    #[must_use]
+    pub fn ask_anew(&self, patience: Duration) -> Option<Arc<RunReport>> {
+        let (report, is_new) = self.asked(patience);
+        report.filter(|_| is_new)
+    }
+
+    /// The last report, and whether it was made after this call.
+    fn asked(&self, patience: Duration) -> (Option<Arc<RunReport>>, bool) {
+        let Some(parts) = self.0.parts.get() else { return self.wait(self.want(), patience) };
+        // All are asked before any is waited for.
+        let before: Vec<u64> = parts.iter().map(Self::want).collect();
+        let mut all_new = true;
+        let mut answer = |(part, before): (&Self, u64)| {
+            let (report, is_new) = part.wait(before, patience);
+            all_new &= is_new;
+            Some(RunReport::clone(&*report?))
+        };
+        let reports: Option<Vec<_>> = parts.iter().zip(before).map(&mut answer).collect();
+        (reports.map(|all| Arc::new(merged(all))), all_new)
+    }
+
+    /// Asks; returns how many answers there were before.
+    fn want(&self) -> u64 {
         let shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = shown.times;
         self.0.wanted.store(true, Ordering::Release);
+        shown.times
+    }
+
+    /// Waits for one more answer than there were before. The last one, and whether it is that.
+    fn wait(&self, before: u64, patience: Duration) -> (Option<Arc<RunReport>>, bool) {
+        let shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let old = |shown: &mut Shown| shown.times == before;
         let waited = self.0.changed.wait_timeout_while(shown, patience, old);
-        waited.unwrap_or_else(PoisonError::into_inner).0.report.clone()
+        let shown = waited.unwrap_or_else(PoisonError::into_inner).0;
+        (shown.report.clone(), shown.times != before)
     }
 
     /// Reports are those of these parts together.
@@ -94,6 +120,7 @@ mod tests {
         monitor.show(report(1));
         assert!(!monitor.wanted());
         assert_eq!(monitor.ask(Duration::ZERO).unwrap().elapsed_ns, 1, "the last answer");
+        assert!(monitor.ask_anew(Duration::ZERO).is_none(), "there is no new one");
         monitor.show(report(1));
         let asked = monitor.clone();
         let asker = std::thread::spawn(move || asked.ask(Duration::from_secs(60)).unwrap().elapsed_ns);
@@ -102,5 +129,28 @@ mod tests {
         }
         monitor.show(report(2));
         assert_eq!(asker.join().unwrap(), 2);
+    }
+
+    /// Of two shards one may hang: what the other says is no answer of the run.
+    #[test]
+    fn a_run_answers_when_all_its_shards_do() {
+        let (all, parts) = (Monitor::default(), [Monitor::default(), Monitor::default()]);
+        all.made_of(parts.to_vec());
+        parts.iter().for_each(|part| part.show(report(1)));
+        let ask = |answering: &[Monitor]| {
+            std::thread::scope(|scope| {
+                let asker = scope.spawn(|| all.ask_anew(Duration::from_millis(300)).is_some());
+                while !parts.iter().all(Monitor::wanted) {
+                    std::thread::yield_now();
+                }
+                answering.iter().for_each(|part| part.show(report(2)));
+                asker.join().unwrap()
+            })
+        };
+        assert!(ask(&parts));
+        assert!(!ask(&parts[..1]));
+        parts.iter().for_each(|part| part.show(report(3)));
+        assert!(!ask(&parts[1..]));
+        assert!(all.ask(Duration::ZERO).is_some());
     }
 }
