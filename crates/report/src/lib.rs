@@ -14,4 +14,6 @@ mod text;
 
 pub use page::{PageError, STYLE, page};
 pub use table::Table;
-pub use text::{bit_rate, count, number, packet_rate, plural, rates, share, time, visible, with_error};
+pub use text::{
+    bit_rate, count, number, packet_rate, per_second, plural, rates, share, time, visible, with_error,
+};

@@ -43,6 +43,12 @@ pub fn rates(packets: u64, bytes: u64, ns: u64) -> String {
     [packet_rate(packets, ns), bit_rate(bytes, ns)].join(", ")
 }
 
+/// Packets a second, with the unit that suits them.
+#[must_use]
+pub fn per_second(packets: f64) -> String {
+    scaled(packets, "pps")
+}
+
 /// Packets in so many ns as a rate.
 #[must_use]
 pub fn packet_rate(packets: u64, ns: u64) -> String {

@@ -24,6 +24,7 @@ pub(crate) enum Aim {
 /// How long should I hold packets, and what will it bring?
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
+                        slipstream recommend traces/campus.pcap.gz\n  \
                         slipstream recommend traces/campus.pcap.gz --load 1.2 --costs \\\n    \
                         <(echo '{\"per_train_ns\": 500, \"per_packet_ns\": 200}')\n  \
                         slipstream recommend traces/campus.pcap.gz --p99 200us \\\n    \
@@ -34,9 +35,14 @@ pub(crate) struct Recommend {
     pub(crate) trace: PathBuf,
     /// What packets cost: a JSON object with `per_train_ns` and `per_packet_ns` (and, if known,
     /// `per_batch_ns`, `empty_poll_ns`, `per_held_packet_ns`, and errors), or what `slipstream lab
-    /// nf-locality --format json` printed.
-    #[arg(long, value_name = "FILE.json")]
-    pub(crate) costs: PathBuf,
+    /// nf-locality --format json` printed [default: 180 ns a train and 45 ns a packet, as a chain of NAT,
+    /// firewall and router may cost].
+    #[arg(long, value_name = "FILE.json", conflicts_with = "measure")]
+    pub(crate) costs: Option<PathBuf>,
+    /// Measure on this machine what packets cost, as `slipstream lab nf-locality --quick` does: half a
+    /// minute.
+    #[arg(long)]
+    pub(crate) measure: bool,
     /// Which function of a lab's result: nat, firewall, 'firewall with cache', chain [default: chain].
     #[arg(long, value_name = "NAME")]
     pub(crate) function: Option<String>,
@@ -78,9 +84,9 @@ pub(crate) struct Recommend {
     /// Coefficient of variation of negbin times [default: as in the trace].
     #[arg(long, value_name = "CV")]
     pub(crate) cv: Option<f64>,
-    /// Length of a slot of the model.
-    #[arg(long, value_name = "TIME", default_value = "10ns")]
-    pub(crate) slot: Nanoseconds,
+    /// Length of a slot of the model [default: 10ns, longer where packets come seldom].
+    #[arg(long, value_name = "TIME")]
+    pub(crate) slot: Option<Nanoseconds>,
     /// Write the result as one HTML file with charts.
     #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,

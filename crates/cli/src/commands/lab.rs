@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use slipstream_lab::{Bench, Error, Lab};
+use slipstream_lab::{Bench, Error, Lab, Results};
 
 use super::Outcome;
 use crate::check;
@@ -15,20 +15,7 @@ pub(super) fn run(args: &cli::Lab) -> anyhow::Result<Outcome> {
     let lab = Lab::find(name)?;
     let checks = check::parse_all(&args.fail_if)?;
     let file = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
-    let results = {
-        let (progress, interrupted) = (Progress::new(lab.name), ui::interrupts()?);
-        let bench = Bench {
-            quick: args.quick,
-            program: std::env::current_exe()?,
-            progress: &|share| progress.at(Some(share)),
-            interrupted: &interrupted,
-        };
-        lab.measure(&bench).map_err(|error| match error {
-            Error::Interrupted => ui::Interrupted.into(),
-            Error::Failed(cause) => cause,
-            other => other.into(),
-        })?
-    };
+    let results = measure(lab, args.quick)?;
     let result = results.json();
     if let Some(mut file) = file {
         file.write_all(results.html()?.as_bytes())?;
@@ -41,6 +28,22 @@ pub(super) fn run(args: &cli::Lab) -> anyhow::Result<Outcome> {
     Ok(match check::failed(&checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
+    })
+}
+
+/// Runs a lab, with a bar that says how far it is.
+pub(super) fn measure(lab: &'static Lab, quick: bool) -> anyhow::Result<Results> {
+    let (progress, interrupted) = (Progress::new(lab.name), ui::interrupts()?);
+    let bench = Bench {
+        quick,
+        program: std::env::current_exe()?,
+        progress: &|share| progress.at(Some(share)),
+        interrupted: &interrupted,
+    };
+    lab.measure(&bench).map_err(|error| match error {
+        Error::Interrupted => ui::Interrupted.into(),
+        Error::Failed(cause) => cause,
+        other => other.into(),
     })
 }
 

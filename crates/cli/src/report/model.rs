@@ -66,8 +66,8 @@ pub(crate) fn distribution(x: &'static str, of: &[(&str, &[f64])], cumulated: bo
             (k as f64, if cumulated { sum } else { *p })
         });
         let mut points: Vec<_> = points.collect();
-        if !cumulated && last <= pmf.len() {
-            points.push((last as f64, 0.0));
+        if !cumulated {
+            points.push((points.len() as f64, 0.0));
         }
         ((*name).to_owned(), points)
     };
@@ -122,8 +122,10 @@ fn y_axis(curves: &Curves) -> Axis {
     let low = values().filter(|v| *v > LEAST).fold(high, f64::min);
     if curves.log && low > LEAST {
         // Smaller values lie at the foot, below all others.
-        let foot = if values().any(|v| v <= LEAST) { low / 10.0 } else { low };
-        Axis::log(curves.y, 10.0, (foot, high), short)
+        if values().any(|v| v <= LEAST) {
+            return Axis::log(curves.y, 10.0, (low / 10.0, high), short).with_zero();
+        }
+        Axis::log(curves.y, 10.0, (low, high), short)
     } else {
         Axis::linear(curves.y, high, short)
     }
@@ -158,7 +160,7 @@ mod tests {
         let mut page = Page::new("t", "v");
         page.figure("loss", "Loss", "c", curves);
         let svg = &page.figures[0].svg;
-        for tick in ["1e-8", "1e-6", "1"] {
+        for tick in ["0", "1e-6", "1"] {
             assert!(svg.contains(&format!(">{tick}</text>")), "{tick}: {svg}");
         }
     }
@@ -167,5 +169,17 @@ mod tests {
     fn a_distribution_ends_where_its_mass_does() {
         let curves = distribution("packets", &[("a", &[0.25, 0.75, 0.0, 0.0])], true);
         assert_eq!(curves.lines[0].1, [(0.0, 0.25), (1.0, 1.0), (2.0, 1.0)]);
+    }
+
+    /// Also where the largest value is the most likely one.
+    #[test]
+    fn a_distribution_ends_at_zero() {
+        for (pmf, points) in [
+            (&[0.0, 0.25, 0.75][..], &[(0.0, 0.0), (1.0, 0.25), (2.0, 0.75), (3.0, 0.0)][..]),
+            (&[1.0, 0.0, 0.0], &[(0.0, 1.0), (1.0, 0.0), (2.0, 0.0)]),
+            (&[], &[(0.0, 0.0)]),
+        ] {
+            assert_eq!(distribution("packets", &[("model", pmf)], false).lines[0].1, points);
+        }
     }
 }

@@ -331,3 +331,19 @@ fn negative_values_are_told_as_such() {
         run(words.split(' ')).with(2).saying(&[said]);
     }
 }
+
+/// The first question of a user who knows no costs yet, of a trace with a packet in a second, too.
+#[test]
+fn a_hold_is_recommended_without_costs() {
+    let campus = campus();
+    let words = ["--holds", "0,16us", "--hold-cost", "60ns", "--format", "json"];
+    let asked = |trace: &str| run(["recommend", trace].iter().chain(&words)).with(0).json();
+    let answer = asked(text(&campus));
+    assert_eq!((&answer["costs_from"], &answer["slot_ns"]), (&"typical".into(), &10.0.into()));
+    assert_eq!(answer["costs"]["per_train_ns"], 180.0);
+    let seldom = asked("synth:packets=500,flows=20,rate=1pps");
+    assert_eq!(seldom["slot_ns"], 1000.0);
+    assert_eq!(seldom["recommended"]["hold_ns"], 0);
+    let table = run(["recommend", text(&campus), "--holds", "0,16us", "--hold-cost", "60ns"]).with(0);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("assumed: --costs has yours"));
+}

@@ -9,7 +9,9 @@ pub struct Axis {
     from: f64,
     to: f64,
     step: f64,
-    pub(super) tick: fn(f64) -> String,
+    tick: fn(f64) -> String,
+    /// The lowest tick of a logarithmic axis stands for 0.
+    zero: bool,
 }
 
 impl Axis {
@@ -25,7 +27,7 @@ impl Axis {
             .find(|s| *s >= raw * 0.999)
             .unwrap_or(10.0 * power);
         let to = (high / step - 1e-9).ceil() * step;
-        Self { label: label.to_owned(), base: None, from: 0.0, to, step, tick }
+        Self { label: label.to_owned(), base: None, from: 0.0, to, step, tick, zero: false }
     }
 
     /// Logarithmic, over whole powers of `base` (above 1) that hold `low..=high`; both at least the smallest
@@ -36,7 +38,19 @@ impl Axis {
         let from = (exponent(low) + 1e-9).floor();
         let to = (exponent(high) - 1e-9).ceil().max(from + 1.0);
         let step = ((to - from) / 7.0).ceil();
-        Self { label: label.to_owned(), base: Some(base), from, to, step, tick }
+        Self { label: label.to_owned(), base: Some(base), from, to, step, tick, zero: false }
+    }
+
+    /// The same, whose lowest tick stands for 0: all smaller values lie there.
+    #[must_use]
+    pub fn with_zero(self) -> Self {
+        Self { zero: true, ..self }
+    }
+
+    /// The text at a tick.
+    pub(super) fn text(&self, value: f64) -> String {
+        let lowest = self.base.is_some_and(|base| value <= base.powf(self.from) * 1.0001);
+        if self.zero && lowest { "0".to_owned() } else { (self.tick)(value) }
     }
 
     /// The place of a value, as a share of the axis; values outside lie at its ends.

@@ -120,7 +120,7 @@ impl Canvas {
         for value in y.ticks() {
             let at = canvas.y(y, value);
             let _ = write!(canvas.out, "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{:.1}\"/>", WIDTH - RIGHT);
-            canvas.text(LEFT - 6.0, at + 4.5, "end", &(y.tick)(value));
+            canvas.text(LEFT - 6.0, at + 4.5, "end", &y.text(value));
         }
         canvas
     }

@@ -185,9 +185,13 @@ fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compa
             Some(false) => "−",
             None => "",
         };
-        let upper = if row.size.upper == u64::MAX { "–".to_owned() } else { count(row.size.upper) };
-        let estimate = format!("{sign}{}", count(row.size.estimate));
-        let cells = [row.key.clone(), estimate, count(row.size.lower), upper];
+        let signed = |n: u64| if n == u64::MAX { "–".to_owned() } else { format!("{sign}{}", count(n)) };
+        // Of a fall the greatest size is the least change.
+        let (least, most) = match row.up {
+            Some(false) => (row.size.upper, row.size.lower),
+            _ => (row.size.lower, row.size.upper),
+        };
+        let cells = [row.key.clone(), signed(row.size.estimate), signed(least), signed(most)];
         t.row(cells.into_iter().chain(row.truth.map(count)));
     }
     if let Some((found, of)) = recall {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
-use slipstream_model::{Comparison, Fit, Model, Parameters, PollLog, Solution, compare, fit};
+use slipstream_model::{Comparison, Fit, Model, Parameters, PollLog, Solution, compare};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Compare) -> anyhow::Result<Outcome> {
     refuse_shared([("--report", args.report.as_deref())], [args.log.as_path()])?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let log = inputs::poll_log(&args.log, args.reading.clock)?;
-    let found = fit(&log)?;
+    let found = inputs::line(&args.log, &log)?;
     let rates: Vec<String> = log.rates().into_iter().map(str::to_owned).collect();
     if args.rate.is_some() && rates.len() > 1 {
         bail!("--rate is for a log of one load, and {} has {}", args.log.display(), rates.len());

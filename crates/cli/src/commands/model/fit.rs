@@ -1,8 +1,7 @@
 //! `slipstream model fit`: service times from a poll log.
 
-use anyhow::Context;
 use serde_json::{Value, json};
-use slipstream_model::{Fit, Line, fit};
+use slipstream_model::{Fit, Line};
 use slipstream_report::{Table, count};
 
 use super::super::Outcome;
@@ -13,7 +12,7 @@ use crate::cli::model;
 pub(super) fn run(args: &model::Fit) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let log = inputs::poll_log(&args.log, args.clock)?;
-    let found = fit(&log).with_context(|| args.log.display().to_string())?;
+    let found = inputs::line(&args.log, &log)?;
     let per_rate = found.per_rate.iter().map(|(rate, line)| match line {
         Ok(line) => json!({ "rate": rate, "line": line, "why": null }),
         Err(error) => json!({ "rate": rate, "line": null, "why": error.to_string() }),

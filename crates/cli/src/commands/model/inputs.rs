@@ -7,8 +7,11 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail};
 use slipstream::io::capture::CaptureReader;
 use slipstream_model::{
-    Fit, Interarrival, Parameters, Pmf, PollLog, ServiceTimes, Start, Strategy, Variation, fit, variation,
+    Fit, Interarrival, Line, Parameters, Pmf, PollLog, ServiceTimes, Start, Strategy, Variation, fit,
+    variation,
 };
+
+use tracing::warn;
 
 use crate::cli::model::{Arrivals, FitKind, Process, Server, ServiceKind, StartKind};
 use crate::units::Nanoseconds;
@@ -128,6 +131,20 @@ pub(super) fn poll_log(path: &Path, clock: Option<f64>) -> anyhow::Result<PollLo
     Ok(PollLog::read(&name, from, clock)?)
 }
 
+/// The line through the service times of a poll log; says so where no line can be right.
+pub(super) fn line(path: &Path, log: &PollLog) -> anyhow::Result<Fit> {
+    let found = fit(log).with_context(|| path.display().to_string())?;
+    let Line { service_base_ns, service_per_packet_ns, r_squared, .. } = found.global;
+    if service_base_ns < 0.0 || service_per_packet_ns < 0.0 {
+        warn!(
+            "{}: no line fits these polls: a batch would take {service_base_ns:.0} ns, and each packet \
+             {service_per_packet_ns:.0} ns (R² {r_squared:.2}); some of them were interrupted, or all have a size",
+            path.display()
+        );
+    }
+    Ok(found)
+}
+
 /// Service times and their variation, from a poll log.
 pub(super) fn measured(
     log: &PollLog,
@@ -163,7 +180,7 @@ pub(super) fn parameters(
             };
             measured(
                 &log,
-                &fit(&log)?,
+                &line(path, &log)?,
                 (server.reading.fit, server.reading.service),
                 rate,
                 server.reading.empty_poll,

@@ -1,11 +1,15 @@
-//! `--costs`: α and β′ from a small file of one's own, or from what `lab nf-locality --format json` printed.
+//! `--costs`: α and β′ from a small file of one's own, or from what `lab nf-locality --format json` printed;
+//! `--measure`: from that lab; else those of a typical chain.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use slipstream::text_file;
+use slipstream_lab::Lab;
 use slipstream_model::Costs;
+
+use crate::cli::recommend::Recommend;
 
 /// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
@@ -14,9 +18,53 @@ const FUNCTION: &str = "chain";
 /// The largest file, in bytes: a lab's result has some ten thousand.
 const MAX_BYTES: u64 = 1 << 24;
 
+/// What the chain of `lab nf-locality` costs on one machine, once for a train and once for each packet: the
+/// book's results have how it was measured.
+const TYPICAL: (f64, f64) = (180.0, 45.0);
+
+/// Where the costs of packets are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// A file.
+    File,
+    /// They were measured for this answer.
+    Here,
+    /// They were taken for granted.
+    Typical,
+}
+
+impl From {
+    /// In a word, as JSON has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Here => "measured",
+            Self::Typical => "typical",
+        }
+    }
+}
+
+/// The costs that the command line asks for, whether they say what holding costs, and where they are from.
+pub(super) fn of(args: &Recommend) -> anyhow::Result<(Costs, bool, From)> {
+    let function = args.function.as_deref();
+    if let Some(path) = &args.costs {
+        let (costs, holds) = read(path, function).context("--costs")?;
+        return Ok((costs, holds, From::File));
+    }
+    if args.measure {
+        let results = super::super::lab::measure(Lab::find("nf-locality")?, true)?;
+        let (costs, holds) = parse(&results.json().to_string(), function).context("--measure")?;
+        return Ok((costs, holds, From::Here));
+    }
+    let (per_train_ns, per_packet_ns) = TYPICAL;
+    let typical = json!({ "per_train_ns": per_train_ns, "per_packet_ns": per_packet_ns });
+    let (costs, holds) = parse(&typical.to_string(), function)?;
+    Ok((costs, holds, From::Typical))
+}
+
 /// Reads costs; `function` is which of a lab's, where one was asked for. Returns them, and whether they say
 /// what holding costs.
-pub(super) fn read(path: &Path, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
+fn read(path: &Path, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
     let name = || path.display().to_string();
     let text = text_file::read_at_most(path, MAX_BYTES).with_context(name)?;
     if text.len() as u64 >= MAX_BYTES {

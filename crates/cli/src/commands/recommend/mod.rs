@@ -37,6 +37,8 @@ struct Answer {
     offered_pps: f64,
     interarrival: Interarrival,
     costs: Costs,
+    costs_from: costs::From,
+    slot_ns: f64,
     /// The cost of holding was measured on this machine.
     measured: bool,
     curve: Vec<Gain>,
@@ -54,7 +56,7 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
     }
     let interrupted = ui::interrupts()?;
-    let (mut costs, known) = costs::read(&args.costs, args.function.as_deref()).context("--costs")?;
+    let (mut costs, known, costs_from) = costs::of(args)?;
     let holds = holds(args);
     let arrived = Arrived::read(&args.trace, args.damage.strict, &interrupted)?;
     let measured = args.hold_cost.is_none() && !known;
@@ -75,11 +77,13 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         (None, Some(load)) => bail!("--load {load}: a load is above 0"),
         (None, None) => arrived.rate_pps(),
     };
-    let interarrival = interarrival(args, &arrived, offered_pps)?;
+    let slot_ns = slot_ns(args, offered_pps)?;
+    let interarrival = interarrival(args, &arrived, offered_pps, slot_ns)
+        .with_context(|| args.trace.display().to_string())?;
     let base = Parameters {
         queue: args.ring.queue,
         batch: args.ring.batch,
-        slot_ns: args.slot.0,
+        slot_ns,
         interarrival: interarrival.clone(),
         // Every hold has its own.
         service: ServiceTimes::linear(costs.per_batch_ns, costs.packet_ns(none), costs.empty_poll_ns)?,
@@ -99,7 +103,9 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         offered_pps,
         interarrival,
         costs,
+        costs_from,
         measured,
+        slot_ns,
         curve,
         outlooks,
         best,
@@ -142,13 +148,29 @@ fn aim(aim: Aim) -> slipstream_model::Aim {
     }
 }
 
+/// The length of the model's slots: 10 ns, or the next power of ten with which a gap has so few of them that
+/// the model is soon solved.
+fn slot_ns(args: &Recommend, rate_pps: f64) -> anyhow::Result<f64> {
+    const USUAL_NS: f64 = 10.0;
+    const SLOTS: f64 = 1e6;
+    match args.slot {
+        Some(slot) if slot.0 <= 0.0 => bail!("--slot 0: a slot must last"),
+        Some(slot) => Ok(slot.0),
+        None => {
+            let tens = (1e9 / rate_pps / USUAL_NS / SLOTS).log10().ceil().max(0.0);
+            Ok(USUAL_NS * 10f64.powf(tens))
+        }
+    }
+}
+
 /// Interarrival times at this rate: of the distribution asked for, else with the trace's coefficient of
 /// variation.
-fn interarrival(args: &Recommend, arrived: &Arrived, rate_pps: f64) -> anyhow::Result<Interarrival> {
-    let slot_ns = args.slot.0;
-    if slot_ns <= 0.0 {
-        bail!("--slot 0: a slot must last");
-    }
+fn interarrival(
+    args: &Recommend,
+    arrived: &Arrived,
+    rate_pps: f64,
+    slot_ns: f64,
+) -> anyhow::Result<Interarrival> {
     let mean = 1e9 / rate_pps / slot_ns;
     if args.cv.is_some() && args.interarrival.is_some_and(|p| p != Process::Negbin) {
         bail!("--cv is for --interarrival negbin; the variation of the others follows from their mean");

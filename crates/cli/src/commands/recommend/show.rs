@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use slipstream_lab::frontier::Point;
 use slipstream_model::Outlook;
-use slipstream_report::{Table, count, time, with_error};
+use slipstream_report::{Table, count, per_second, time, with_error};
 
 use super::super::frontier;
 use super::Answer;
+use super::costs::From;
 use crate::cli::recommend::{Aim, Recommend};
 use crate::report::model::{Curves, Page};
 use crate::units::Duration;
@@ -68,8 +69,8 @@ fn reason(args: &Recommend, a: &Answer) -> String {
     });
     let text = match args.aim {
         Aim::Throughput if best.hold_ns == 0.0 && best.p_loss < 1e-3 => format!(
-            "At this load ({:.2}) nothing is lost without holding, which would only add latency.",
-            none.load
+            "At this load ({}) nothing is lost without holding, which would only add latency.",
+            load(none.load)
         ),
         _ if best.hold_ns == 0.0 => {
             "No hold that may be chosen does better than none: what trains save is less than what holding costs."
@@ -91,6 +92,11 @@ fn reason(args: &Recommend, a: &Answer) -> String {
         Aim::Latency => "It has the shortest mean latency at this load.".to_owned(),
     };
     text + &bounded.unwrap_or_default()
+}
+
+/// A load with three digits.
+fn load(load: f64) -> String {
+    if load >= 0.1 { format!("{load:.3}") } else { format!("{load:.2e}") }
 }
 
 /// A share lost; what will not happen in the life of the machine is none.
@@ -130,6 +136,8 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
             "process": a.interarrival.name(), "mean_slots": a.interarrival.mean(), "cv": a.interarrival.cv(),
         },
         "costs": a.costs,
+        "costs_from": a.costs_from.name(),
+        "slot_ns": a.slot_ns,
         "hold_cost_measured": a.measured,
         "aim": format!("{:?}", args.aim).to_lowercase(),
         "max_p99_ns": args.p99.map(|t| t.0),
@@ -143,28 +151,35 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
 pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     let mut t = Table::default();
     let (best, none) = (&a.best, a.none());
-    t.title(format!("Recommended hold: {}", Duration(best.hold_ns as u64)));
-    t.title(reason(args, a));
+    t.title(match best.hold_ns {
+        0.0 => "Recommended hold: none".to_owned(),
+        ns => format!("Recommended hold: {}", Duration(ns as u64)),
+    });
+    t.prose([reason(args, a)]);
     if let Some(price) = price(a) {
-        t.title(price);
+        t.prose([price]);
     }
+    t.title("Without a hold, and with it");
     t.row(["", "without", "with"]);
     let both = |t: &mut Table, name: &str, f: &dyn Fn(&Outlook) -> String| t.row([name, &f(none), &f(best)]);
     both(&mut t, "SLF", &|o| format!("{:.3}", o.slf));
     both(&mut t, "a packet costs", &|o| with_error(o.packet_ns, o.packet_error_ns));
-    both(&mut t, "a core can serve", &|o| mpps(o.capacity_pps));
-    both(&mut t, "load", &|o| format!("{:.3}", o.load));
+    both(&mut t, "a core can serve", &|o| per_second(o.capacity_pps));
+    both(&mut t, "load", &|o| load(o.load));
     both(&mut t, "loss", &|o| loss(o.p_loss));
     both(&mut t, "mean latency", &|o| time(Some(o.mean_latency_ns)));
     both(&mut t, "99 of 100 packets within", &|o| time(Some(o.p99_latency_ns)));
     t.title("What this rests on");
     t.row(["packets in the trace", &count(a.packets)]);
-    t.row(["they come at", &mpps(a.trace_pps)]);
-    t.row(["load is taken at", &mpps(a.offered_pps)]);
+    t.row(["they come at", &per_second(a.trace_pps)]);
+    t.row(["load is taken at", &per_second(a.offered_pps)]);
     t.row(["gaps between packets", &format!("{}, CV {:.2}", a.interarrival.name(), a.interarrival.cv())]);
     let c = &a.costs;
     t.row(["a train costs (α)", &with_error(c.per_train_ns, c.per_train_error_ns)]);
     t.row(["each packet (β′)", &with_error(c.per_packet_ns, c.per_packet_error_ns)]);
+    if let Some(told) = assumed(a) {
+        t.row(["these costs are", told]);
+    }
     let source = if a.measured { " (measured here)" } else { "" };
     t.row(["holding a packet", &format!("{:.0} ns{source}", c.per_held_packet_ns)]);
     t.title("Holds");
@@ -175,7 +190,7 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
             format!("{:.3}", o.slf),
             format!("{:.0}", o.packet_ns),
             time(Some(o.batch_ns)),
-            mpps(o.capacity_pps),
+            per_second(o.capacity_pps),
             loss(o.p_loss),
             time(Some(o.mean_latency_ns)),
             time(Some(o.p99_latency_ns)),
@@ -189,22 +204,29 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     t
 }
 
-fn mpps(pps: f64) -> String {
-    format!("{:.3} Mpps", pps / 1e6)
+/// What is said of costs that no file has.
+fn assumed(a: &Answer) -> Option<&'static str> {
+    match a.costs_from {
+        From::File => None,
+        From::Here => Some("measured here"),
+        From::Typical => Some("assumed: --costs has yours, --measure measures them"),
+    }
 }
 
 pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     let best = &a.best;
     let mark = format!("recommended: {}", Duration(best.hold_ns as u64));
-    let title = format!("Hold packets for {}", Duration(best.hold_ns as u64));
-    let verdict = format!(
-        "{} A core can serve {} instead of {}, and 99 of 100 packets are through within {}. {}",
-        reason(args, a),
-        mpps(best.capacity_pps),
-        mpps(a.none().capacity_pps),
-        time(Some(best.p99_latency_ns)),
-        price(a).unwrap_or_default(),
-    );
+    let through = format!("99 of 100 packets are through within {}.", time(Some(best.p99_latency_ns)));
+    let costs = assumed(a).map(|told| format!(" The costs of packets are {told}.")).unwrap_or_default();
+    let (title, gain) = if best.hold_ns == 0.0 {
+        let serves = per_second(best.capacity_pps);
+        ("Don't hold packets".to_owned(), format!("A core can serve {serves}, and {through}"))
+    } else {
+        let [with, without] = [best, a.none()].map(|o| per_second(o.capacity_pps));
+        let title = format!("Hold packets for {}", Duration(best.hold_ns as u64));
+        (title, format!("A core can serve {with} instead of {without}, and {through}"))
+    };
+    let verdict = format!("{} {gain} {}{costs}", reason(args, a), price(a).unwrap_or_default());
     let mut page = Page::new(&title, &verdict);
     let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
         (name.to_owned(), a.outlooks.iter().map(|o| (o.hold_ns / 1e3, f(o))).collect::<Vec<_>>())

@@ -1,0 +1,77 @@
+//! Files of rules, routes and configurations, as editors of all systems write them; `-` is stdin.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result, stdin};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The longest file that is read as one of rules or routes, in bytes.
+pub const MAX_BYTES: u64 = 1 << 28;
+
+/// The text of a file, without the byte order mark that it may begin with.
+///
+/// # Errors
+/// What reading it gives; [`ErrorKind::InvalidData`] where it isn't UTF-8; [`ErrorKind::FileTooLarge`] where
+/// it has more than [`MAX_BYTES`], as a device without an end has.
+pub fn read(path: impl AsRef<Path>) -> Result<String> {
+    let text = read_at_most(path.as_ref(), MAX_BYTES + 1)?;
+    if text.len() as u64 > MAX_BYTES {
+        let most = MAX_BYTES >> 20;
+        return Err(Error::new(ErrorKind::FileTooLarge, format!("it has more than {most} MiB")));
+    }
+    Ok(text)
+}
+
+/// As [`read`], but no more than the first `most` bytes of it.
+///
+/// # Errors
+/// What reading it gives; [`ErrorKind::InvalidData`] where these bytes aren't UTF-8.
+pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
+    let bytes = bytes(path, most)?;
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let byte = error.utf8_error().valid_up_to();
+        Error::new(ErrorKind::InvalidData, format!("byte {byte}, counted from 0, is not UTF-8"))
+    })?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
+}
+
+/// No more than the first `most` bytes of a file, or of stdin, if it is `-`.
+///
+/// # Errors
+/// What reading it gives; [`ErrorKind::InvalidInput`] where stdin is named for the second time.
+pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
+    static STDIN_WAS_READ: AtomicBool = AtomicBool::new(false);
+    let mut bytes = Vec::new();
+    if path.as_os_str() == "-" {
+        if STDIN_WAS_READ.swap(true, Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::InvalidInput, "stdin can be read only once: name a file"));
+        }
+        stdin().lock().take(most).read_to_end(&mut bytes)?;
+    } else {
+        File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_no_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules");
+        for (bytes, text) in [("\u{feff}allow any", "allow any"), ("any\u{feff}", "any\u{feff}"), ("", "")] {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(read(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn what_has_no_end_is_an_error() {
+        assert_eq!(read("/dev/zero").unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+}
