@@ -27,7 +27,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
@@ -68,6 +68,11 @@ fn tell(asked: &clap::Error) -> ExitCode {
         ui::complain(&format!("{option} {value}: no value of this option is negative"));
         return ExitCode::from(2);
     }
+    if lacks_only_inputs(asked) {
+        // Of one name the parser takes it for the output.
+        ui::complain("OUT is missing: where packets go; a capture to write, `-` for stdout, or `null`");
+        return ExitCode::from(2);
+    }
     let printed = asked.print().and_then(|()| std::io::stdout().flush());
     match printed {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -76,6 +81,12 @@ fn tell(asked: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
     }
+}
+
+/// True where `reframe` was given one name, and lacks another one.
+fn lacks_only_inputs(asked: &clap::Error) -> bool {
+    let Some(ContextValue::Strings(missing)) = asked.get(ContextKind::InvalidArg) else { return false };
+    asked.kind() == ErrorKind::MissingRequiredArgument && *missing == ["<IN>..."]
 }
 
 /// A value like `-1us`, which looks like an option of its own, and the option that it stands behind.

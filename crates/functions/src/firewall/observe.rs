@@ -6,6 +6,9 @@ use slipstream_core::stage::Observe;
 use super::FirewallStage;
 use crate::conntrack::Class;
 
+/// Rules without a hit that are told by their lines.
+const MOST_WITHOUT_HITS: usize = 100;
+
 impl Observe for FirewallStage {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         if let Some(files) = &self.files {
@@ -40,6 +43,8 @@ impl Observe for FirewallStage {
         let hits: Vec<_> = hits
             .map(|(i, (rule, h))| json!({ "rule": i, "line": rule.line, "packets": h.packets, "bytes": h.bytes }))
             .collect();
+        let unmet = rules.rules().iter().zip(&self.hits).filter(|(_, h)| h.packets == 0);
+        let without_hits: Vec<_> = unmet.clone().take(MOST_WITHOUT_HITS).map(|(rule, _)| rule.line).collect();
         let line = |rule: u32| rules.rules().get(rule as usize).map(|r| r.line);
         let logged: Vec<_> = self
             .logged
@@ -50,6 +55,8 @@ impl Observe for FirewallStage {
             "rules": rules.rules().len(),
             "memory_bytes": self.firewall.memory(),
             "hits": hits,
+            "rules_without_hits": unmet.count(),
+            "lines_without_hits": without_hits,
             "logged": logged,
             "notes": self.notes(),
         });

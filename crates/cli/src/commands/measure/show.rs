@@ -153,7 +153,7 @@ fn as_table(r: &Report) -> String {
             }
             Answer::Figure(f) => figure_table(&mut t, f, if r.task == Task::Entropy { " bits" } else { "" }),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
-            Answer::Values(values) => quantiles_table(&mut t, values),
+            Answer::Values(values) => quantiles_table(&mut t, values, r.weight == "gap"),
         }
         match e.promise.confidence {
             Confidence::None => t.row(["bounds", "none: an estimate"]),
@@ -199,10 +199,10 @@ fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compa
     }
 }
 
-fn quantiles_table(t: &mut Table, values: &[ValueRange]) {
+fn quantiles_table(t: &mut Table, values: &[ValueRange], of_gaps: bool) {
     t.row(["share of packets up to", "estimate", "at least", "at most"]);
     for (q, value) in quantiles(values) {
-        let figure = |v: f64| number(Some(v), if v.fract() == 0.0 { 0 } else { 1 });
+        let figure = |v: f64| if of_gaps { time(Some(v)) } else { count(v.round() as u64) };
         let share = format!("{} %", percent(q));
         t.row([share, figure(value.estimate), figure(value.lower), figure(value.upper)]);
     }
