@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, stdin};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The longest file that is read as one of rules or routes, in bytes.
 pub const MAX_BYTES: u64 = 1 << 28;
@@ -38,21 +38,25 @@ pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
     Ok(text)
 }
 
-/// No more than the first `most` bytes of a file, or of stdin, if it is `-`.
+/// No more than the first `most` bytes of a file, or of stdin, if it is `-`. Stdin is read once, up to
+/// [`MAX_BYTES`], and then the same whenever it is asked for, as a file is.
 ///
 /// # Errors
-/// What reading it gives; [`ErrorKind::InvalidInput`] where stdin is named for the second time.
+/// What reading it gives.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
-    static STDIN_WAS_READ: AtomicBool = AtomicBool::new(false);
+    static STDIN: Mutex<Option<Vec<u8>>> = Mutex::new(None);
     let mut bytes = Vec::new();
     if path.as_os_str() == "-" {
-        if STDIN_WAS_READ.swap(true, Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::InvalidInput, "stdin can be read only once: name a file"));
+        let mut kept = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_none() {
+            stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+            *kept = Some(bytes);
         }
-        stdin().lock().take(most).read_to_end(&mut bytes)?;
-    } else {
-        File::open(path)?.take(most).read_to_end(&mut bytes)?;
+        let all = kept.as_deref().unwrap_or_default();
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        return Ok(all.get(..most).unwrap_or(all).to_vec());
     }
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

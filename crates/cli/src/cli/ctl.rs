@@ -6,6 +6,22 @@ use clap::{Args, Subcommand};
 
 use super::Format;
 
+/// A pipeline that runs for a while, with more options, and what it is asked.
+macro_rules! example {
+    ($before:literal, $more:literal, $graph:literal, $asked:literal) => {
+        concat!(
+            "Example:\n  ",
+            $before,
+            "slipstream run --control /tmp/slipstream.ctl --duration 2s",
+            $more,
+            " \\\n    -e '",
+            $graph,
+            "' & \\\n    sleep 1 && \\\n    slipstream ctl --control /tmp/slipstream.ctl ",
+            $asked
+        )
+    };
+}
+
 /// The socket of a pipeline that runs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reach {
@@ -37,43 +53,88 @@ pub(crate) struct Ctl {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlVerb {
     /// What each stage did: batches, packets a batch and a train, time a packet.
-    #[command(after_help = "Example:\n  slipstream ctl show")]
+    #[command(after_help = example!("", "", "paced(rate=10kpps) -> reframe -> null", "show"))]
     Show,
     /// Everything that is counted, as `run --format json` prints it at the end.
-    #[command(after_help = "Example:\n  slipstream ctl report --format json")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(rate=10kpps) -> reframe -> null",
+        "report --format json"
+    ))]
     Report,
     /// Packets and bytes by rule of a firewall.
-    #[command(after_help = "Example:\n  slipstream ctl rules fw")]
+    #[command(after_help = example!(
+        "echo default allow | ",
+        "",
+        "paced(rate=10kpps) -> fw :: firewall(rules=\"-\") -> null",
+        "rules fw"
+    ))]
     Rules {
         /// The firewall.
         stage: String,
     },
     /// The tables that stages have.
-    #[command(after_help = "Example:\n  slipstream ctl tables")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(rate=10kpps) -> nat(pool=[203.0.113.1]) -> null",
+        "tables"
+    ))]
     Tables,
     /// Entries of a table, such as sessions of a NAT or connections of a firewall.
-    #[command(after_help = "Example:\n  slipstream ctl list nat sessions --only inside=10.0.0.5")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(rate=10kpps) -> nat(pool=[203.0.113.1]) -> null",
+        "list nat sessions --limit 3"
+    ))]
     List(Entries),
     /// Take entries out of a table.
-    #[command(after_help = "Example:\n  slipstream ctl delete nat sessions --only inside=10.0.0.5")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(rate=10kpps) -> nat(pool=[203.0.113.1]) -> null",
+        "delete nat sessions --only protocol=17"
+    ))]
     Delete(Entries),
     /// Give a backend of a balancer no new connections; it keeps those that it has.
-    #[command(after_help = "Example:\n  slipstream ctl drain lb 10.0.0.1")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "drain lb 10.0.0.1"
+    ))]
     Drain(Backend),
     /// Take a backend of a balancer for dead: its connections go to others.
-    #[command(after_help = "Example:\n  slipstream ctl down lb 10.0.0.1")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "down lb 10.0.0.1"
+    ))]
     Down(Backend),
     /// Give a backend of a balancer connections again.
-    #[command(after_help = "Example:\n  slipstream ctl up lb 10.0.0.1")]
+    #[command(after_help = example!(
+        "",
+        "",
+        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "up lb 10.0.0.1"
+    ))]
     Up(Backend),
     /// Read the configuration and its files anew.
-    #[command(after_help = "Example:\n  slipstream ctl reload")]
+    #[command(after_help = example!("", "", "paced(rate=10kpps) -> reframe -> null", "reload"))]
     Reload,
     /// Save the state (`run --state`) now.
-    #[command(after_help = "Example:\n  slipstream ctl save")]
+    #[command(after_help = example!(
+        "",
+        " --state /tmp/slipstream.state",
+        "paced(rate=10kpps) -> nat(pool=[203.0.113.1]) -> null",
+        "save"
+    ))]
     Save,
     /// Ask whether the pipeline is there.
-    #[command(after_help = "Example:\n  slipstream ctl ping")]
+    #[command(after_help = example!("", "", "paced(rate=10kpps) -> null", "ping"))]
     Ping,
 }
 

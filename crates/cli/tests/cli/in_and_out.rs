@@ -24,7 +24,12 @@ fn stdin_is_a_text_like_any_other() {
     let run_by = |text: &[u8], graph: &str| run_with(text, &[&rules[..], &[graph]].concat());
     let all = packets(run_by(b"\xef\xbb\xbfdefault allow", "firewall(rules=\"-\")"));
     assert_eq!(packets(run_by(b"tcp", "reframe(bypass=@-)")), all);
-    run_by(b"tcp", "reframe(bypass=@-) -> firewall(rules=\"-\")").with(2).silent().saying(&["only once"]);
+    // Also where a pipeline is built several times.
+    let twice = "firewall(rules=\"-\") -> b :: firewall(rules=\"-\")";
+    assert_eq!(packets(run_by(b"default allow", twice)), all);
+    let live = ["run", "--duration", "100ms", "--format", "json", "-e"];
+    let live = live.iter().chain(&["paced(rate=1kpps) -> firewall(rules=\"-\") -> null"]);
+    assert!(packets(run_with(b"default allow", &live.copied().collect::<Vec<_>>())) > 0);
     let selected = run_with(b"udp port 1", &["analyze", trace, "--rules", "@-"]).with(0);
     assert!(String::from_utf8_lossy(&selected.stdout).contains("not selected"));
     let costs = b"{\"per_train_ns\": 600, \"per_packet_ns\": 80}";
