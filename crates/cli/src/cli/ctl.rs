@@ -16,7 +16,7 @@ macro_rules! example {
             $more,
             " \\\n    -e '",
             $graph,
-            "' & \\\n    sleep 1 && \\\n    slipstream ctl --control /tmp/slipstream.ctl ",
+            "' \\\n    & sleep 1 && slipstream ctl --control /tmp/slipstream.ctl ",
             $asked
         )
     };
@@ -102,24 +102,24 @@ pub(crate) enum CtlVerb {
     #[command(after_help = example!(
         "",
         "",
-        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
-        "drain lb 10.0.0.1"
+        "paced(10kpps) -> balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "drain balancer 10.0.0.1"
     ))]
     Drain(Backend),
     /// Take a backend of a balancer for dead: its connections go to others.
     #[command(after_help = example!(
         "",
         "",
-        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
-        "down lb 10.0.0.1"
+        "paced(10kpps) -> balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "down balancer 10.0.0.1"
     ))]
     Down(Backend),
     /// Give a backend of a balancer connections again.
     #[command(after_help = example!(
         "",
         "",
-        "paced(10kpps) -> lb::balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
-        "up lb 10.0.0.1"
+        "paced(10kpps) -> balancer(service=\"192.0.2.80:80\", backends=[10.0.0.1], mode=nat)->null",
+        "up balancer 10.0.0.1"
     ))]
     Up(Backend),
     /// Read the configuration and its files anew.
