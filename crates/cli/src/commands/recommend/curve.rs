@@ -65,10 +65,15 @@ impl Arrived {
                 }
             }
         }
-        if this.packets < 2 || this.duration_ns == 0 {
-            bail!("{}: no packet is later than the one before it, so that there is no rate", path.display());
-        }
-        Ok(this)
+        let lacks = match this.packets {
+            0 => "there is no packet in it",
+            1 => "one packet has no rate",
+            _ if this.duration_ns == 0 => {
+                "no packet is later than the one before it, so that there is no rate"
+            }
+            _ => return Ok(this),
+        };
+        bail!("{}: {lacks}", path.display());
     }
 
     fn header(&mut self, time: Nanos, link: LinkType, len: u32, data: &[u8]) {
