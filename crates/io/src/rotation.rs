@@ -149,7 +149,7 @@ impl Rotation {
 
     /// Opens the next file; what is written to it is to stay or not.
     pub(crate) fn open(&mut self, stays: bool) -> Result<CaptureWriter, CaptureError> {
-        let mut writer = CaptureWriter::create(&self.name(self.number), self.options)?;
+        let mut writer = CaptureWriter::create(&self.name(self.number), self.options)?.with_longer_packets();
         for interface in &self.interfaces {
             writer.add_interface(interface);
         }

@@ -87,10 +87,11 @@ pub struct CaptureSink {
 }
 
 impl CaptureSink {
-    /// Writes to `writer`.
+    /// Writes to `writer`, packets of any length.
     #[must_use]
     pub fn new(writer: CaptureWriter, stamp: Stamp) -> Self {
-        let (writer, closed) = (Some(writer), Summary::default());
+        // A packet may leave longer than it came: headers are put before it.
+        let (writer, closed) = (Some(writer.with_longer_packets()), Summary::default());
         Self { writer, stamp, rotation: None, stays: false, taken: 0, closed }
     }
 
@@ -283,5 +284,32 @@ pub fn deliver(sink: &mut dyn Sink, pool: &mut Pool, batch: &Batch) -> Result<()
 pub fn free(pool: &mut Pool, batch: &Batch) {
     if !pool.retains() {
         batch.frames.iter().for_each(|f| pool.free(f.buf));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::{CaptureReader, Format, WriterOptions};
+
+    /// Programs on libpcap refuse what is longer than the snap length in pcapng, and cut it in pcap. In
+    /// pcapng they want one snap length of all interfaces.
+    #[test]
+    fn no_packet_is_longer_than_the_snap_length_that_is_declared() {
+        let folder = tempfile::tempdir().unwrap();
+        let time = Nanos(1);
+        for (format, want) in [(Format::PcapNg, [0, 0, 0]), (Format::Pcap, [500_000; 3])] {
+            let path = folder.path().join("a");
+            let options = WriterOptions::for_path(&path, format);
+            let mut sink = CaptureSink::new(CaptureWriter::create(&path, options).unwrap(), Stamp::Release);
+            for snap_len in [96, 0, 500_000] {
+                sink.interface(&Interface { link_number: 1, snap_len, name: None }).unwrap();
+            }
+            sink.packet(time, PacketMeta { original_len: 1504, interface: 0, time }, &[0; 100]).unwrap();
+            sink.finish().unwrap();
+            let mut reader = CaptureReader::open(&path).unwrap();
+            assert_eq!(reader.next_record().unwrap().unwrap().data.len(), 100);
+            assert!(reader.interfaces().iter().zip(want).all(|(found, want)| found.snap_len == want));
+        }
     }
 }

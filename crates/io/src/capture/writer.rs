@@ -9,7 +9,8 @@ use slipstream_core::time::Nanos;
 
 /// Bytes gathered before they are handed on.
 const CHUNK: usize = 256 * 1024;
-/// Snap length in a pcap header where none is known: what tcpdump and Wireshark write.
+/// Snap length in a pcap header where none is known: what tcpdump and Wireshark write, and the most that
+/// libpcap reads of most link types.
 const SNAP_LEN: u32 = 262_144;
 /// pcapng option: the program that wrote the file.
 const SHB_USERAPPL: u16 = 4;
@@ -86,6 +87,8 @@ pub struct CaptureWriter {
     /// others.
     link: Option<u32>,
     links_differ: bool,
+    /// Packets may be longer than their interface's snap length.
+    longer: bool,
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
     summary: Summary,
@@ -148,6 +151,7 @@ impl CaptureWriter {
             headed: false,
             link: None,
             links_differ: false,
+            longer: false,
             failed: false,
             summary: Summary::default(),
             stays: false,
@@ -162,6 +166,14 @@ impl CaptureWriter {
         Self { stays: true, ..self }
     }
 
+    /// Packets may be longer than the snap length of their interface. Programs on libpcap refuse such packets
+    /// or cut them; so the file declares that there is no limit in pcapng, and 262,144 bytes at least in
+    /// pcap. To be called before there is an interface.
+    #[must_use]
+    pub fn with_longer_packets(self) -> Self {
+        Self { longer: true, ..self }
+    }
+
     /// Adds an interface, at any time; the result is its number for [`CaptureWriter::write`]. A pcap file has
     /// room for packets of one link number: that of its first packet.
     pub fn add_interface(&mut self, interface: &Interface) -> u32 {
@@ -170,7 +182,10 @@ impl CaptureWriter {
                 let other = |known: &Interface| known.link_number != interface.link_number;
                 self.links_differ |= self.interfaces.first().is_some_and(other);
             }
-            Format::PcapNg => interface_description(&mut self.pending, interface),
+            Format::PcapNg => {
+                let snap_len = if self.longer { 0 } else { interface.snap_len };
+                interface_description(&mut self.pending, interface, snap_len);
+            }
         }
         self.interfaces.push(interface.clone());
         self.interfaces.len() as u32 - 1
@@ -187,8 +202,8 @@ impl CaptureWriter {
     }
 
     /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was
-    /// captured. It is written as it is, be it longer than the interface's snap length or than
-    /// `original_len`.
+    /// captured. It is written as it is, be it longer than the interface's snap length (see
+    /// [`with_longer_packets`](Self::with_longer_packets)) or than `original_len`.
     ///
     /// # Errors
     ///
@@ -346,7 +361,8 @@ impl CaptureWriter {
             let first = self.interfaces.first().map(|interface| interface.link_number);
             let link = self.link.or(first);
             self.link = link;
-            file_header(&mut self.pending, &self.interfaces, link);
+            let least = if self.longer { SNAP_LEN } else { 0 };
+            file_header(&mut self.pending, &self.interfaces, link, least);
         }
     }
 
@@ -397,11 +413,12 @@ fn put<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
     out.extend_from_slice(words.map(u32::to_le_bytes).as_flattened());
 }
 
-/// The header of a pcap file with packets of `interfaces`, which share a link number.
-fn file_header(out: &mut Vec<u8>, interfaces: &[Interface], link: Option<u32>) {
+/// The header of a pcap file with packets of `interfaces`, which share a link number; its snap length is
+/// `least` at least.
+fn file_header(out: &mut Vec<u8>, interfaces: &[Interface], link: Option<u32>, least: u32) {
     let snap_len =
         |interface: &Interface| if interface.snap_len == 0 { SNAP_LEN } else { interface.snap_len };
-    let snap_len = interfaces.iter().map(snap_len).max().unwrap_or(SNAP_LEN);
+    let snap_len = interfaces.iter().map(snap_len).max().unwrap_or(SNAP_LEN).max(least);
     let version = 4 << 16 | 2;
     put(out, [pcap::NANOS, version, 0, 0, snap_len, link.unwrap_or(1)]);
 }
@@ -416,10 +433,10 @@ fn section_header(out: &mut Vec<u8>) {
     block(out, pcapng::SECTION, &body);
 }
 
-/// Describes an interface in pcapng.
-fn interface_description(out: &mut Vec<u8>, interface: &Interface) {
+/// Describes an interface in pcapng, with this snap length.
+fn interface_description(out: &mut Vec<u8>, interface: &Interface, snap_len: u32) {
     let mut body = Vec::new();
-    put(&mut body, [interface.link_number & 0xffff, interface.snap_len]);
+    put(&mut body, [interface.link_number & 0xffff, snap_len]);
     if let Some(name) = &interface.name {
         let cut = name.floor_char_boundary(MAX_INTERFACE_NAME);
         option(&mut body, pcapng::IF_NAME, name.get(..cut).unwrap_or_default().as_bytes());
