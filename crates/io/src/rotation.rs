@@ -8,15 +8,13 @@ use crate::capture::{CaptureError, CaptureWriter, WriterOptions};
 use slipstream_core::interface::Interface;
 use slipstream_core::time::Nanos;
 
-/// Bytes of a record beside those of its packet, in pcapng.
-const RECORD: u64 = 32;
 /// Digits of the number of a file at most, for it to be taken for one.
 const MOST_DIGITS: usize = 18;
 
 /// When a capture goes on in another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a file at most, before compression, unless its first packet alone has more.
+    /// Bytes of a file at most, before compression, unless its headers and its first packet have more.
     pub size: Option<u64>,
     /// Time from its first packet to its last, in ns, at most.
     pub time: Option<u64>,
@@ -44,7 +42,8 @@ pub struct Rotation {
     goes_on: bool,
     /// Time of the first packet of the file that is being written.
     began: Option<Nanos>,
-    bytes: u64,
+    /// It has no room for the description of an interface that came since.
+    full: bool,
     interfaces: Vec<Interface>,
     /// The files before, the oldest first.
     complete: VecDeque<PathBuf>,
@@ -53,7 +52,7 @@ pub struct Rotation {
 impl Rotation {
     fn new(path: &Path, options: WriterOptions, limits: Limits, goes_on: bool) -> Self {
         let (path, interfaces, complete) = (path.to_owned(), Vec::new(), VecDeque::new());
-        Self { path, options, limits, number: 1, goes_on, began: None, bytes: 0, interfaces, complete }
+        Self { path, options, limits, number: 1, goes_on, began: None, full: false, interfaces, complete }
     }
 
     /// Of files with names like `path`, and the first of them. Those of an earlier run are replaced, one by
@@ -131,20 +130,26 @@ impl Rotation {
         self.interfaces.push(interface.clone());
     }
 
-    /// Returns true if a packet of this time and length begins another file.
+    /// Returns true if the file has room for the description of another interface, with which it is of this
+    /// size. Where it has none, the next packet begins another file.
+    pub(crate) fn has_room(&mut self, size: u64) -> bool {
+        self.full |= self.began.is_some() && self.limits.size.is_some_and(|most| size > most);
+        !self.full
+    }
+
+    /// Returns true if a packet of this time, with which the file is of this size, begins another one.
     #[inline]
-    pub(crate) fn is_full(&self, time: Nanos, len: usize) -> bool {
+    pub(crate) fn is_full(&self, time: Nanos, size: u64) -> bool {
         let Some(began) = self.began else { return false };
-        let too_large = |size| self.bytes + len as u64 + RECORD > size;
-        self.limits.size.is_some_and(too_large)
+        self.full
+            || self.limits.size.is_some_and(|most| size > most)
             || self.limits.time.is_some_and(|most| time.since(began) >= most)
     }
 
-    /// A packet was written.
+    /// A packet is written.
     #[inline]
-    pub(crate) fn written(&mut self, time: Nanos, len: usize) {
+    pub(crate) fn packet(&mut self, time: Nanos) {
         self.began.get_or_insert(time);
-        self.bytes += len as u64 + RECORD;
     }
 
     /// Opens the next file; what is written to it is to stay or not.
@@ -159,7 +164,7 @@ impl Rotation {
     /// The file that was being written is closed, and there, or it could not be written.
     pub(crate) fn closed(&mut self, there: bool) {
         let path = self.name(self.number);
-        (self.began, self.bytes) = (None, 0);
+        (self.began, self.full) = (None, false);
         if there {
             self.complete.push_back(path);
             self.number += 1;
@@ -243,9 +248,9 @@ mod tests {
     #[test]
     fn files_are_cut_by_size_and_time_and_none_is_missing_a_packet() {
         for (limits, each) in [
-            (Limits { size: Some(1000), ..Limits::default() }, 10),
+            (Limits { size: Some(1080), ..Limits::default() }, 10),
             (Limits { time: Some(4_000_000_000), ..Limits::default() }, 4),
-            (Limits { size: Some(1000), time: Some(3_000_000_000), ..Limits::default() }, 3),
+            (Limits { size: Some(1080), time: Some(3_000_000_000), ..Limits::default() }, 3),
             // A packet that is too large for any file has one for itself.
             (Limits { size: Some(10), ..Limits::default() }, 1),
         ] {
@@ -259,10 +264,47 @@ mod tests {
         }
     }
 
+    /// With the first packet of the next file, and the interface described before it, each file would have
+    /// been larger than the limit; and none is.
+    #[test]
+    fn files_are_as_large_as_the_limit_allows() {
+        let named = Interface { link_number: 1, snap_len: 0, name: Some("an interface".into()) };
+        let is_described = |n: u64| n % 7 == 3 && n < 40;
+        let len = |n: u64| n * 37 % 90;
+        let limits = (1000..1100).step_by(4).chain([10]);
+        for (file, limit) in limits.flat_map(|limit| [("a.pcap", limit), ("a.pcapng", limit)]) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut sink = write(folder.path(), file, Limits { size: Some(limit), ..Limits::default() }, 0);
+            for n in 0..100 {
+                if is_described(n) {
+                    sink.interface(&named).unwrap();
+                }
+                let (len, time) = (len(n), Nanos(n));
+                let meta = PacketMeta { original_len: 90, interface: (n % 40) as u32 / 7, time };
+                sink.packet(time, meta, &[0; 90][..len as usize]).unwrap();
+                if n == 50 {
+                    sink.publish().unwrap();
+                }
+            }
+            sink.finish().unwrap();
+            let files = names(folder.path()).into_iter().map(|name| folder.path().join(name));
+            let files: Vec<_> = files.map(|path| (path.metadata().unwrap().len(), times(&path))).collect();
+            let all = files.iter().flat_map(|(_, packets)| packets.clone());
+            assert!(all.eq(0..100), "{file} {limit}");
+            assert!(files.iter().all(|(size, packets)| *size <= limit || packets.len() == 1), "{files:?}");
+            for ((size, _), (_, next)) in files.iter().zip(&files[1..]) {
+                let (len, described) = (len(next[0]), u64::from(is_described(next[0])));
+                let more =
+                    if file == "a.pcap" { 16 + len } else { 32 + len.next_multiple_of(4) + 52 * described };
+                assert!(size + more > limit, "{file} {limit}: {files:?}");
+            }
+        }
+    }
+
     #[test]
     fn the_latest_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { size: Some(500), keep: Some(2), ..Limits::default() };
+        let limits = Limits { size: Some(580), keep: Some(2), ..Limits::default() };
         write(folder.path(), "x", limits, 23).finish().unwrap();
         assert_eq!(names(folder.path()), ["x-00004", "x-00005"]);
     }

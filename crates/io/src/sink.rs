@@ -225,11 +225,13 @@ impl CaptureSink {
     }
 
     fn write(&mut self, time: Nanos, meta: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {
-        if self.rotation.as_ref().is_some_and(|rotation| rotation.is_full(time, data.len())) {
+        if let (Some(writer), Some(rotation)) = (&self.writer, &self.rotation)
+            && rotation.is_full(time, writer.size_with_packet(data.len()))
+        {
             self.turn()?;
         }
         if let Some(rotation) = &mut self.rotation {
-            rotation.written(time, data.len());
+            rotation.packet(time);
         }
         match &mut self.writer {
             Some(writer) => writer.write(meta.interface, time, meta.original_len, data),
@@ -243,7 +245,9 @@ impl Sink for CaptureSink {
         if let Some(rotation) = &mut self.rotation {
             rotation.interface(interface);
         }
-        if let Some(writer) = &mut self.writer {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let room = |rotation: &mut Rotation| rotation.has_room(writer.size_with_interface(interface));
+        if self.rotation.as_mut().is_none_or(room) {
             writer.add_interface(interface);
         }
         Ok(())

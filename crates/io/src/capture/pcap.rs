@@ -11,6 +11,8 @@ use slipstream_core::time::Nanos;
 
 /// Bytes of the file header.
 pub(super) const FILE_HEADER: usize = 24;
+/// Bytes of a record's header, but in the modified form.
+pub(super) const RECORD_HEADER: usize = 16;
 
 /// Magic number of microsecond files, as a number.
 const MICROS: u32 = 0xa1b2_c3d4;
@@ -52,8 +54,8 @@ pub(super) fn layout(begin: &[u8]) -> Option<(Order, u64, usize)> {
     let magic = begin.first_chunk::<4>()?;
     for order in [Order::Little, Order::Big] {
         match order.u32(magic, 0) {
-            MICROS => return Some((order, 1000, 16)),
-            NANOS => return Some((order, 1, 16)),
+            MICROS => return Some((order, 1000, RECORD_HEADER)),
+            NANOS => return Some((order, 1, RECORD_HEADER)),
             MODIFIED => return Some((order, 1000, 24)),
             _ => {}
         }

@@ -28,7 +28,7 @@ const SIMPLE_PACKET: u32 = 3;
 pub(super) const PACKET: u32 = 6;
 
 /// Bytes of the smallest packet block, but for simple ones.
-const PACKET_MIN: u32 = 32;
+pub(super) const PACKET_MIN: u32 = 32;
 
 /// Option: interface name.
 pub(super) const IF_NAME: u16 = 2;

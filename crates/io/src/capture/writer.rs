@@ -78,6 +78,8 @@ pub struct CaptureWriter {
     sink: Sink,
     /// Bytes not yet handed on.
     pending: Vec<u8>,
+    /// Bytes that were handed on, before compression.
+    handed_on: u64,
     format: Format,
     interfaces: Vec<Interface>,
     /// pcap: whether the file header is written. It waits for the first packet, for the interfaces to be
@@ -146,6 +148,7 @@ impl CaptureWriter {
         Ok(Self {
             sink,
             pending,
+            handed_on: 0,
             format,
             interfaces: Vec::new(),
             headed: false,
@@ -237,7 +240,7 @@ impl CaptureWriter {
             }
             Format::PcapNg => {
                 let padding = data.len().next_multiple_of(4) - data.len();
-                let len = 32 + captured + padding as u32;
+                let len = pcapng::PACKET_MIN + captured + padding as u32;
                 let (high, low) = ((time.0 >> 32) as u32, time.0 as u32);
                 put(&mut self.pending, [pcapng::PACKET, len, interface, high, low, captured, original_len]);
                 self.pending.extend_from_slice(data);
@@ -248,6 +251,27 @@ impl CaptureWriter {
         self.summary.packets += 1;
         self.summary.data_bytes += u64::from(captured);
         if self.pending.len() >= CHUNK { self.hand_on(false) } else { Ok(()) }
+    }
+
+    /// Size of the file in bytes, before compression, once another packet is written of which so many bytes
+    /// were captured.
+    #[inline]
+    pub(crate) fn size_with_packet(&self, captured: usize) -> u64 {
+        let (header, record) = match self.format {
+            Format::Pcap if self.headed => (0, pcap::RECORD_HEADER + captured),
+            Format::Pcap => (pcap::FILE_HEADER, pcap::RECORD_HEADER + captured),
+            Format::PcapNg => (0, pcapng::PACKET_MIN as usize + captured.next_multiple_of(4)),
+        };
+        self.handed_on + (self.pending.len() + header + record) as u64
+    }
+
+    /// The same, once another interface is described.
+    pub(crate) fn size_with_interface(&self, interface: &Interface) -> u64 {
+        let mut description = Vec::new();
+        if self.format == Format::PcapNg {
+            interface_description(&mut description, interface, 0);
+        }
+        self.handed_on + (self.pending.len() + description.len()) as u64
     }
 
     /// The amounts that were given to it.
@@ -344,6 +368,7 @@ impl CaptureWriter {
             self.reached.data_bytes += whole.data_bytes;
             self.reached.file_bytes += whole.file_bytes;
         }
+        self.handed_on += self.pending.len() as u64;
         self.pending.clear();
         self.pending.shrink_to(2 * CHUNK);
         written.map_err(|source| self.unwritable(source))
@@ -392,7 +417,9 @@ fn whole_records(format: Format, heads: bool, bytes: &[u8]) -> Summary {
     loop {
         // Packets come as (length of the record, captured bytes), and other blocks of pcapng as their length.
         let record = match format {
-            Format::Pcap => word(rest, 8).map(|captured| (16 + captured, Some(captured))),
+            Format::Pcap => {
+                word(rest, 8).map(|captured| (pcap::RECORD_HEADER as u32 + captured, Some(captured)))
+            }
             Format::PcapNg => word(rest, 4).map(|len| {
                 let is_packet = word(rest, 0) == Some(pcapng::PACKET);
                 (len, word(rest, 20).filter(|_| is_packet))
