@@ -1,7 +1,9 @@
 //! Captures that are cut into files by size and time, of which the latest may be kept only.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::capture::{CaptureError, CaptureWriter, WriterOptions};
@@ -92,14 +94,14 @@ impl Rotation {
     /// The files that have such a name, each with its number.
     fn files(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let (before, behind) = self.around_number();
+        let (before, behind) = (before.as_bytes(), behind.as_bytes());
         let mut all = Vec::new();
         for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
             let name = entry?.file_name();
-            let digits = name.to_str().and_then(|name| {
-                let (stem, rest) = self.around_number();
-                name.strip_prefix(&stem)?.strip_suffix(&rest).filter(|digits| digits.len() <= MOST_DIGITS)
-            });
-            if let Some(number) = digits.and_then(|digits| digits.parse().ok())
+            let digits = name.as_bytes().strip_prefix(before).and_then(|name| name.strip_suffix(behind));
+            let digits = digits.filter(|digits| digits.len() <= MOST_DIGITS);
+            if let Some(number) = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok())
                 && self.name(number).file_name() == Some(&name)
             {
                 all.push((number, self.path.with_file_name(&name)));
@@ -110,19 +112,21 @@ impl Rotation {
 
     /// A file of this number.
     fn name(&self, number: u64) -> PathBuf {
-        let (before, behind) = self.around_number();
-        self.path.with_file_name(format!("{before}{number:05}{behind}"))
+        let (mut name, behind) = self.around_number();
+        name.push(format!("{number:05}"));
+        name.push(behind);
+        self.path.with_file_name(name)
     }
 
     /// The parts of a file's name before and behind its number.
-    fn around_number(&self) -> (String, String) {
-        let whole = self.path.file_name().unwrap_or_default().to_string_lossy();
-        // All extensions stay behind: `.pcapng.gz`.
-        let (stem, rest) = match whole.get(1..).and_then(|tail| tail.find('.')) {
-            Some(at) => whole.split_at(at + 1),
-            None => (&*whole, ""),
-        };
-        (format!("{stem}-"), rest.to_owned())
+    fn around_number(&self) -> (OsString, &OsStr) {
+        let whole = self.path.file_name().unwrap_or_default().as_bytes();
+        // All extensions stay behind: `.pcapng.gz`. A dot at the begin is that of a hidden file.
+        let dot = whole.iter().skip(1).position(|&byte| byte == b'.').map(|at| at + 1);
+        let (stem, rest) = whole.split_at_checked(dot.unwrap_or(whole.len())).unwrap_or((whole, &[]));
+        let mut before = OsStr::from_bytes(stem).to_os_string();
+        before.push("-");
+        (before, OsStr::from_bytes(rest))
     }
 
     /// An interface, which every file is to have.
@@ -307,6 +311,25 @@ mod tests {
         let limits = Limits { size: Some(580), keep: Some(2), ..Limits::default() };
         write(folder.path(), "x", limits, 23).finish().unwrap();
         assert_eq!(names(folder.path()), ["x-00004", "x-00005"]);
+    }
+
+    /// Whatever bytes it is of: that of the second one is no UTF-8.
+    #[test]
+    fn a_name_keeps_its_bytes_and_its_extensions() {
+        for (file, want) in [
+            ("é.pcap".as_bytes(), "é-00001.pcap".as_bytes()),
+            (b"\xe9t\xe9.pcap.gz", b"\xe9t\xe9-00001.pcap.gz"),
+            (b".hidden", b".hidden-00001"),
+            (b".hidden.pcap", b".hidden-00001.pcap"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(OsStr::from_bytes(file));
+            let options = WriterOptions::for_path(&path, Format::Pcap);
+            let rotation = Rotation::new(&path, options, Limits::default(), true);
+            assert_eq!(rotation.name(1), folder.path().join(OsStr::from_bytes(want)));
+            std::fs::write(rotation.name(17), "").unwrap();
+            assert_eq!(rotation.files().unwrap(), [(17, rotation.name(17))]);
+        }
     }
 
     #[test]
