@@ -147,8 +147,9 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
     """The parts of one trace, in order, as one.
 
     redo: makes a part anew, of a span, with `keep` and `walk`: where times run back over a boundary farther
-        than packets were kept, where a part begins elsewhere than the one before ends, or where the file has
-        described further interfaces in between. Without it, `PartialError` is raised then.
+        than packets were kept, where a part begins elsewhere than the one before ends, where the file has
+        described further interfaces in between, or where the part's first packet has no time. Without it,
+        `PartialError` is raised then.
     """
     whole: Optional[Partial] = None
     begins: Optional[int] = None

@@ -356,14 +356,18 @@ impl Reading {
                     if !parts.next(part)? {
                         let (byte, context) = parts.span_end()?;
                         let changed = context != self.context && !self.last;
+                        let lacks_time = parts.lacks_time();
                         let done = std::mem::replace(source, Source::Done);
                         if let Source::Parts(parts, _) = done {
                             let reader = parts.into_reader();
                             self.damage = damage(&reader, self.strict || !self.last)?;
-                            if changed {
-                                let what =
-                                    "interfaces are described in the middle of it: read it in one piece"
-                                        .to_owned();
+                            if changed || lacks_time {
+                                let why = if lacks_time {
+                                    "the first packet of a part has no time but that of the one before"
+                                } else {
+                                    "interfaces are described in the middle of it"
+                                };
+                                let what = format!("{why}: read it in one piece");
                                 return Err(Damaged { file: reader.name().to_owned(), byte, what }.into());
                             }
                         }

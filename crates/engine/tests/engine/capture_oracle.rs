@@ -68,7 +68,7 @@ fn oracle_ng(file: &[u8]) -> Vec<Owned> {
             });
         }
         PcapBlockOwned::NG(Block::SimplePacket(packet)) => records.push(Owned {
-            time: 0,
+            time: records.last().map_or(0, |before: &Owned| before.time),
             interface: earlier,
             link_number: interfaces[0].0,
             original_len: packet.origlen,

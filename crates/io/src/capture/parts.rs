@@ -282,6 +282,13 @@ impl Parts {
         self.lock().reader.context()
     }
 
+    /// Returns true if the first packet of a span has no time and the one before it was not read. Then the
+    /// times of these packets are not those that they have in the whole capture: see [`Parts::walked`].
+    #[must_use]
+    pub fn lacks_time(&self) -> bool {
+        self.lock().reader.notes().lacks_time
+    }
+
     pub(super) fn not_there(&self, byte: u64) -> CaptureError {
         let chain = self.lock();
         CaptureError::NotThere { file: chain.reader.name().to_owned(), byte, next: chain.next }

@@ -106,6 +106,8 @@ pub(super) struct PcapNg {
     locals: Vec<Local>,
     /// Index in the file of the section's first interface.
     first: u32,
+    /// Time of the packet before, 0 where the file has none; None where packets before were left out.
+    before: Option<Nanos>,
 }
 
 /// The version in the section header that `begin` starts with.
@@ -122,7 +124,8 @@ impl PcapNg {
     /// Reads the section header at the beginning of the file, all or nothing: where it is bad, nothing is
     /// consumed but what follows its version.
     pub(super) fn new(window: &mut Window, notes: &mut Notes) -> Result<Self, Stop> {
-        let mut ng = Self { order: Order::Little, locals: Vec::new(), first: 0 };
+        let (order, locals, before) = (Order::Little, Vec::new(), Some(Nanos(0)));
+        let mut ng = Self { order, locals, first: 0, before };
         ng.section(window, 0, notes)?;
         Ok(ng)
     }
@@ -130,6 +133,11 @@ impl PcapNg {
     /// Returns the signs by which its blocks can be told.
     pub(super) fn shape(&self) -> Shape {
         Shape::Blocks { order: self.order }
+    }
+
+    /// Goes on at a later packet.
+    pub(super) fn leave_out(&mut self) {
+        self.before = None;
     }
 
     /// Writes what has been said of packets to come, in bytes.
@@ -193,12 +201,16 @@ impl PcapNg {
                 Order::Little => self.ready(Order::Little, window, notes),
                 Order::Big => self.ready(Order::Big, window, notes),
             };
-            if let Some(cut) = ready {
+            let cut = match ready {
+                Some(cut) => Some(cut),
+                None => self.step(window, interfaces, notes)?,
+            };
+            if let Some(cut) = cut {
+                self.before = Some(cut.time);
                 return Ok(Some(cut));
             }
-            let cut = self.step(window, interfaces, notes)?;
-            if cut.is_some() || window.position() >= end {
-                return Ok(cut);
+            if window.position() >= end {
+                return Ok(None);
             }
         }
     }
@@ -260,7 +272,7 @@ impl PcapNg {
             }
             SIMPLE_PACKET => {
                 self.whole(window, len, 16)?;
-                return self.simple_packet(window, len).map(Some);
+                return self.simple_packet(window, len, notes).map(Some);
             }
             _ => {
                 self.check_len(window, len, 12)?;
@@ -346,15 +358,18 @@ impl PcapNg {
         Ok(())
     }
 
-    /// A simple packet block: of the first interface, without a time (it is 0), its captured length only
-    /// implied.
-    fn simple_packet(&self, window: &mut Window, len: u32) -> Result<Cut, Stop> {
+    /// A simple packet block: of the first interface, without a time (it has that of the packet before), its
+    /// captured length only implied.
+    fn simple_packet(&mut self, window: &mut Window, len: u32, notes: &mut Notes) -> Result<Cut, Stop> {
         let Some(local) = self.locals.first() else { return Err(self.stranger(window, 0)) };
         let original_len = self.order.u32(window.unread(), 8);
         let snap_len = if local.snap_len == 0 { original_len } else { local.snap_len };
         let captured = original_len.min(len - 16).min(snap_len).min(MAX_CAPTURED);
         let data = window.take(len as usize, 12, 12 + captured as usize);
-        Ok(Cut { time: Nanos(0), interface: self.first, link: local.link, original_len, data })
+        notes.without_time += 1;
+        notes.lacks_time |= self.before.is_none();
+        let time = self.before.unwrap_or(Nanos(0));
+        Ok(Cut { time, interface: self.first, link: local.link, original_len, data })
     }
 
     /// Makes a block available whole; checks both its lengths.

@@ -25,11 +25,17 @@ pub struct Notes {
     /// Packets whose time was before 1970 or beyond what [`Nanos`](slipstream_core::time::Nanos) can hold
     /// (2554), and was moved to that bound.
     pub clamped_times: u64,
+    /// Packets without a time (simple packet blocks of pcapng), which have that of the packet before them in
+    /// the file; 0 where there is none.
+    pub without_time: u64,
     /// Blocks of a pcapng file that are neither packets, interfaces nor section headers, and were passed
     /// over.
     pub skipped_blocks: u64,
     /// Sections of a pcapng file begun so far.
     pub sections: u64,
+    /// The first packet behind those that were left out has no time: it has that of one of them, which is not
+    /// known.
+    pub(super) lacks_time: bool,
 }
 
 enum Framing {
@@ -265,6 +271,13 @@ impl CaptureReader {
                 Ok(false) => return Ok(()),
                 Err(stop) => return self.stop(stop),
             }
+        }
+    }
+
+    /// Goes on at a later record, which is not the next one.
+    pub(super) fn leave_out(&mut self) {
+        if let Framing::PcapNg(ng) = &mut self.framing {
+            ng.leave_out();
         }
     }
 

@@ -108,6 +108,9 @@ impl Sections {
             Err(CaptureError::NotThere { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
+        if parts.lacks_time() {
+            return Ok(false);
+        }
         let reader = parts.into_reader();
         let is_last = number + 1 == self.spans.len();
         if reader.damage().is_some() && !is_last {
@@ -125,7 +128,7 @@ impl Sections {
 
     /// The reader of the last section, which knows of damage there, once all were read to their ends; None if
     /// some were not, or if the file says in the middle of one what those behind it must know of their
-    /// records: it must be read in one piece then.
+    /// records, the time of those without one among it: it must be read in one piece then.
     #[must_use]
     pub fn into_reader(self) -> Option<CaptureReader> {
         let Ends { contexts, reader } = self.ends.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -81,6 +81,9 @@ impl Span {
                     }
                 }
                 (read.to, read.context_to) = parts.span_end()?;
+                if parts.lacks_time() {
+                    read.context_from = SpanRead::TIME_BEFORE;
+                }
                 reader = parts.into_reader();
             }
             Err(whole) if self != Self::ALL => {
@@ -117,6 +120,12 @@ pub struct SpanRead {
     pub damage: Option<Damage>,
     /// No part of the capture follows.
     pub ends: bool,
+}
+
+impl SpanRead {
+    /// The `context_from` of a span whose first packet has no time but that of the one before, which was not
+    /// read. It is never that of a span's end, so that the two don't join; see [`Parts::walked`].
+    pub const TIME_BEFORE: u64 = 2;
 }
 
 /// Signs by which the records of a file can be told.
@@ -385,6 +394,7 @@ impl Parts {
     ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
         if span.from > 0 {
             reader.pass_to_packets()?;
+            reader.leave_out();
         }
         Ok(Self::of(reader, bytes).map(|mut parts| {
             parts.limit(span);
@@ -393,7 +403,8 @@ impl Parts {
     }
 
     /// The same, going over all of the file up to the span first: what a pcapng file says there of its
-    /// interfaces holds for the span, too, wherever it stands.
+    /// interfaces holds for the span, too, wherever it stands; and a first packet without a time has that of
+    /// the one before.
     ///
     /// # Errors
     /// As [`Parts::within`]; [`CaptureError::NotThere`] where the span begins where no record does.

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use slipstream::io::capture::{CaptureError, CaptureReader, Record, Span, span_of_part, spans, spans_of};
+use slipstream::io::capture::{
+    CaptureError, CaptureReader, Record, Sections, Span, SpanRead, span_of_part, spans, spans_of,
+};
 use slipstream_trace::{
     Analyzer, Config, Ending, MergeError, Opening, Place, Report, Stretch, StretchAnalyzer,
 };
@@ -49,10 +51,14 @@ fn records(bytes: &[u8]) -> Option<BTreeSet<u64>> {
 
 /// One span of a file: its analysis, or why it can't be that.
 fn read(path: &Path, span: Span, opening: Opening) -> Result<Stretch, CaptureError> {
+    read_span(path, span, opening, false)
+}
+
+fn read_span(path: &Path, span: Span, opening: Opening, walk: bool) -> Result<Stretch, CaptureError> {
     let mut analyzer = StretchAnalyzer::new(Config::default(), opening).unwrap();
     let packet =
         |record: &Record<'_>| analyzer.packet(record.time.0, record.link, record.original_len, record.data);
-    let read = span.read(path, false, packet, |_| Ok::<(), CaptureError>(()))?;
+    let read = span.read(path, walk, packet, |_| Ok::<(), CaptureError>(()))?;
     Ok(analyzer.finish(Place {
         file: path.display().to_string(),
         from: span.from,
@@ -247,4 +253,80 @@ fn parts_by_number_are_the_file() {
         }
     }
     assert!(files == 0 || files > 500 && cuts > 20, "{files} files, {cuts} cuts");
+}
+
+/// A pcapng file of so many packets, two of three without a time.
+fn untimed(name: &str, packets: u32) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("slipstream-spans-{}-{name}.pcapng", std::process::id()));
+    let mut out = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    let mut block = |kind: u32, head: &[u32], data: &[u8]| {
+        let len = (12 + 4 * head.len() + data.len()) as u32;
+        let words: Vec<u8> = [kind, len].iter().chain(head).flat_map(|word| word.to_le_bytes()).collect();
+        out.write_all(&[&words, data, &len.to_le_bytes()].concat()).unwrap();
+    };
+    block(0x0a0d_0d0a, &[0x1a2b_3c4d, 1, u32::MAX, u32::MAX], &[]);
+    block(1, &[1, 0], &[]);
+    for n in 0..packets {
+        let mut data = [0; 60];
+        (data[12], data[14], data[17], data[23]) = (8, 0x45, 46, 17);
+        data[29] = (n * n % 7) as u8;
+        if n % 3 == 0 {
+            block(6, &[0, 0, n * 1000, 60, 60], &data);
+        } else {
+            block(3, &[60], &data);
+        }
+    }
+    out.flush().unwrap();
+    path
+}
+
+/// A part that begins with a packet whose time is that of the one before joins none until it was made anew.
+#[test]
+fn a_part_that_lacks_its_first_time_does_not_join() {
+    let path = untimed("few", 30);
+    let want = whole(&path);
+    let places = records(&std::fs::read(&path).unwrap()).unwrap();
+    for (n, place) in places.iter().skip(2).take(30).enumerate().skip(1) {
+        let [first, second] = [Span { from: 0, to: *place }, Span { from: *place, to: u64::MAX }];
+        let before = read(&path, first, Opening::Trace).unwrap();
+        let join = |walk| {
+            let mut joined = before.clone();
+            let next = read_span(&path, second, Opening::MiddleKept, walk).unwrap();
+            let lacks = next.place().context_from == SpanRead::TIME_BEFORE;
+            (lacks, joined.join(&next).map(|()| joined.into_partial().report()))
+        };
+        let (lacks, joined) = join(false);
+        assert_eq!(lacks, n % 3 > 0, "{n}");
+        match joined {
+            Err(MergeError::Gap { .. }) if lacks => {}
+            joined => assert_eq!(joined.ok(), want, "{n}"),
+        }
+        let (lacks, joined) = join(true);
+        assert_eq!((lacks, joined.ok()), (false, want.clone()), "{n}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Nor is such a file read in sections.
+#[test]
+fn a_section_that_lacks_its_first_time_is_none() {
+    let (mut whole, mut none) = (0, 0);
+    for packets in 40_000..40_012 {
+        let path = untimed("many", packets);
+        let sections = Sections::new(&path, 2).unwrap().unwrap();
+        let mut times = Vec::new();
+        let every = (0..sections.len()).all(|number| {
+            let record = |times: &mut Vec<u64>, record: Record<'_>| times.push(record.time.0);
+            sections.read(number, &mut times, record, |_, _| Ok::<_, CaptureError>(true)).unwrap()
+        });
+        assert_eq!(sections.into_reader().is_some(), every);
+        if every {
+            assert!(times.iter().copied().eq((0..packets).map(|n| u64::from(n - n % 3) * 1_000_000)));
+            whole += 1;
+        } else {
+            none += 1;
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+    assert!(whole > 0 && none > 0, "{whole} {none}");
 }

@@ -306,6 +306,9 @@ fn rejoin(whole: &mut Saved, next: &Saved, error: MergeError) -> anyhow::Result<
     let advice = match error {
         // Bytes are missing, or two parts overlap.
         MergeError::Gap { .. } if !contexts => bail!("{names}, don't follow one another: {error}"),
+        MergeError::Gap { .. } if there.context_from == SpanRead::TIME_BEFORE => {
+            "its first packet has no time but that of the one before: make it with --walk"
+        }
         MergeError::Gap { .. } => "the file describes further interfaces in between: make it with --walk",
         MergeError::Unresolved => "times run backwards from one to the next: make it with --keep-packets",
         _ => bail!("{names}: {error}"),

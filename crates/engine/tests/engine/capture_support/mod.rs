@@ -322,7 +322,12 @@ fn twin_blocks(file: &[u8], records: &mut Vec<Owned>) -> Option<u64> {
                 _ => return damaged,
             },
             2 | 3 | 6 => match twin_packet(ends, kind, block, &locals, earlier) {
-                Some(record) => records.push(record),
+                Some(mut record) => {
+                    if kind == 3 {
+                        record.time = records.last().map_or(0, |before| before.time);
+                    }
+                    records.push(record);
+                }
                 None => return damaged,
             },
             _ => {}
