@@ -17,8 +17,8 @@ mod synth;
 mod top;
 
 use serde_json::Value;
-use slipstream::io::capture::CaptureReader;
-use slipstream_report::Table;
+use slipstream::io::capture::{CaptureReader, Notes};
+use slipstream_report::{Table, plural};
 use tracing::warn;
 
 use crate::check::{self, Check};
@@ -58,9 +58,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Says what is wrong with a capture that was read to its end: a warning, or with `--strict` an error.
-/// Returns the byte at which it is damaged.
+/// Says what is wrong with a capture that was read to its end: a warning, or with `--strict` an error where
+/// it is damaged. Returns the byte at which it is.
 pub(crate) fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<u64>> {
+    report_times(reader.name(), reader.notes());
     let Some(damage) = reader.damage() else { return Ok(None) };
     let what = format!("{}: damaged at byte {}: {}", reader.name(), damage.byte, damage.what);
     if strict {
@@ -68,6 +69,22 @@ pub(crate) fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Res
     }
     warn!("{what}; the packets before it were used");
     Ok(Some(damage.byte))
+}
+
+/// Says that packets of a capture have other times than it gives, or none of their own.
+pub(crate) fn report_times(name: &str, notes: Notes) {
+    if notes.clamped_times > 0 {
+        warn!(
+            "{name}: the times of {} lie before 1970 or after 2554; they were moved to those bounds",
+            plural(notes.clamped_times, "packet")
+        );
+    }
+    if notes.without_time > 0 {
+        warn!(
+            "{name}: the times of {} are not told; they count as coming with the one before",
+            plural(notes.without_time, "packet")
+        );
+    }
 }
 
 /// Prints a result in the format asked for, and does the checks.

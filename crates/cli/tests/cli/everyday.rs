@@ -245,6 +245,44 @@ fn one_packet_is_one_packet() {
     }
 }
 
+/// A pcapng of a packet with a time, one without, and one of the year 2600.
+#[test]
+fn times_that_a_capture_does_not_have_are_told() {
+    let block = |kind: u32, body: &[u32]| {
+        let len = 12 + 4 * body.len() as u32;
+        [&[kind, len], body, &[len]].concat()
+    };
+    let (late, data) = (19_880_000_000_000_000_u64, [0; 15]);
+    let packet = |time: u64| block(6, &[&[0, (time >> 32) as u32, time as u32, 60, 60], &data[..]].concat());
+    let section = block(0x0a0d_0d0a, &[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]);
+    let simple = block(3, &[&[60], &data[..]].concat());
+    let words = [section, block(1, &[1, 0]), packet(1), simple, packet(late)].concat();
+    let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    let (dir, name) = (scratch(), "odd.pcapng");
+    let path = dir.path().join(name);
+    fs::write(&path, &bytes).unwrap();
+    let path = text(&path);
+    for words in [
+        &["analyze", path][..],
+        &["analyze", "--threads", "1", path],
+        &["analyze", "--part", "1/1", path],
+        &["reframe", path, "null"],
+        &["reframe", "--preload", path, "null"],
+        &["run", "-i", path, "-o", "null", "-e", "counter"],
+        &["measure", path, "--task", "entropy"],
+        &["measure", path, path, "--task", "entropy"],
+    ] {
+        let said = run(words).with(0).stderr;
+        for what in
+            ["the times of 1 packet lie before 1970 or after 2554", "the times of 1 packet are not told"]
+        {
+            let of_file = format!("{name}: {what}");
+            let times = words.iter().filter(|word| **word == path).count();
+            assert_eq!(said.matches(&of_file).count(), times, "{words:?}: {said}");
+        }
+    }
+}
+
 /// The header and the first two packets of a pcap file of packets cut at 96 bytes.
 fn stdout_of_two(pcap: &[u8]) -> Vec<u8> {
     let record = |at: usize| 16 + u32::from_le_bytes(pcap[at + 8..at + 12].try_into().unwrap()) as usize;

@@ -13,7 +13,7 @@ use std::thread;
 use super::pcap::Cut;
 use super::spans::Span;
 use super::window::Window;
-use super::{CaptureError, CaptureReader, Record};
+use super::{CaptureError, CaptureReader, Notes, Record};
 
 /// Bytes of a part by default: few enough for a core's second-level cache.
 pub(super) const BYTES: u64 = 256 * 1024;
@@ -286,7 +286,18 @@ impl Parts {
     /// times of these packets are not those that they have in the whole capture: see [`Parts::walked`].
     #[must_use]
     pub fn lacks_time(&self) -> bool {
-        self.lock().reader.notes().lacks_time
+        self.notes().lacks_time
+    }
+
+    /// The events so far that are neither packets nor damage, in the span.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.lock().reader.notes()
+    }
+
+    /// What was noted is of packets before the span.
+    pub(super) fn forget_notes(&self) {
+        self.lock().reader.set_notes(Notes::default());
     }
 
     pub(super) fn not_there(&self, byte: u64) -> CaptureError {

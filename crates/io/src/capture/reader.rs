@@ -38,6 +38,17 @@ pub struct Notes {
     pub(super) lacks_time: bool,
 }
 
+impl Notes {
+    /// Adds those of another part of the file.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.clamped_times += other.clamped_times;
+        self.without_time += other.without_time;
+        self.skipped_blocks += other.skipped_blocks;
+        self.sections += other.sections;
+        self.lacks_time |= other.lacks_time;
+    }
+}
+
 enum Framing {
     Pcap(Pcap),
     PcapNg(PcapNg),
@@ -219,6 +230,10 @@ impl CaptureReader {
         self.notes
     }
 
+    pub(super) fn set_notes(&mut self, notes: Notes) {
+        self.notes = notes;
+    }
+
     /// The capture's name in errors.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -274,8 +289,9 @@ impl CaptureReader {
         }
     }
 
-    /// Goes on at a later record, which is not the next one.
+    /// Goes on at a later record, which is not the next one. What was noted is for who reads those before.
     pub(super) fn leave_out(&mut self) {
+        self.set_notes(Notes::default());
         if let Framing::PcapNg(ng) = &mut self.framing {
             ng.leave_out();
         }

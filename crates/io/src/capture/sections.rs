@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{CaptureError, CaptureReader, Part, Parts, Record, Span, spans};
+use super::{CaptureError, CaptureReader, Notes, Part, Parts, Record, Span, spans};
 
 /// Bytes of a section: at least so many are worth a thread; more take much memory of who analyses one.
 const SECTION: std::ops::RangeInclusive<u64> = 0x10_0000..=0x2000_0000;
@@ -41,6 +41,8 @@ struct Ends {
     /// By section that was read to its end: numbers for what the file had said of records at its beginning
     /// and at its end.
     contexts: Vec<Option<(u64, u64)>>,
+    /// Of all sections.
+    notes: Notes,
     /// Of the last section.
     reader: Option<Box<CaptureReader>>,
 }
@@ -63,7 +65,7 @@ impl Sections {
         if spans.len() < 2 {
             return Ok(None);
         }
-        let ends = Ends { contexts: vec![None; spans.len()], reader: None };
+        let ends = Ends { contexts: vec![None; spans.len()], ..Ends::default() };
         Ok(Some(Self { path: path.to_owned(), spans, len, read: AtomicU64::new(0), ends: Mutex::new(ends) }))
     }
 
@@ -117,6 +119,7 @@ impl Sections {
             return Ok(false);
         }
         let mut state = self.ends();
+        state.notes.add(&reader.notes());
         if let Some(contexts) = state.contexts.get_mut(number) {
             *contexts = Some((begins, ends));
         }
@@ -126,18 +129,21 @@ impl Sections {
         Ok(true)
     }
 
-    /// The reader of the last section, which knows of damage there, once all were read to their ends; None if
-    /// some were not, or if the file says in the middle of one what those behind it must know of their
-    /// records, the time of those without one among it: it must be read in one piece then.
+    /// The reader of the last section, which knows of damage there, and has the notes of all sections, once
+    /// all were read to their ends; None if some were not, or if the file says in the middle of one what
+    /// those behind it must know of their records, the time of those without one among it: it must be read in
+    /// one piece then.
     #[must_use]
     pub fn into_reader(self) -> Option<CaptureReader> {
-        let Ends { contexts, reader } = self.ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Ends { contexts, notes, reader } = self.ends.into_inner().unwrap_or_else(PoisonError::into_inner);
         let contexts: Option<Vec<(u64, u64)>> = contexts.into_iter().collect();
         let alike = contexts?.windows(2).all(|pair| match pair {
             [(_, ends), (begins, _)] => ends == begins,
             _ => true,
         });
-        reader.filter(|_| alike).map(|reader| *reader)
+        let mut reader = *reader.filter(|_| alike)?;
+        reader.set_notes(notes);
+        Some(reader)
     }
 
     fn ends(&self) -> MutexGuard<'_, Ends> {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::fields::Order;
 use super::parts::BYTES;
-use super::{CaptureError, CaptureReader, Damage, Part, Parts, Record};
+use super::{CaptureError, CaptureReader, Damage, Notes, Part, Parts, Record};
 
 /// Number of the longest records that are looked at.
 const LOOK: usize = 4;
@@ -100,6 +100,7 @@ impl Span {
                 }
             }
         }
+        read.notes = reader.notes();
         read.damage = reader.damage().cloned();
         read.ends = self.to == u64::MAX || read.damage.is_some();
         Ok(read)
@@ -116,6 +117,8 @@ pub struct SpanRead {
     pub context_from: u64,
     /// See there.
     pub context_to: u64,
+    /// The events in the span that are neither packets nor damage.
+    pub notes: Notes,
     /// Place of the damage at which the capture ends.
     pub damage: Option<Damage>,
     /// No part of the capture follows.
@@ -421,6 +424,7 @@ impl Parts {
             let mut part = Part::default();
             while parts.next(&mut part)? {}
             parts.span_end()?;
+            parts.forget_notes();
         }
         parts.limit(span);
         Ok(Ok(parts))

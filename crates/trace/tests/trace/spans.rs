@@ -301,6 +301,11 @@ fn a_part_that_lacks_its_first_time_does_not_join() {
             Err(MergeError::Gap { .. }) if lacks => {}
             joined => assert_eq!(joined.ok(), want, "{n}"),
         }
+        let without = [false, true].map(|walk| {
+            let read = second.read(&path, walk, |_| {}, |_| Ok::<(), CaptureError>(()));
+            read.unwrap().notes.without_time
+        });
+        assert_eq!(without, [(n as u64..30).filter(|n| n % 3 > 0).count() as u64; 2]);
         let (lacks, joined) = join(true);
         assert_eq!((lacks, joined.ok()), (false, want.clone()), "{n}");
     }
@@ -319,8 +324,11 @@ fn a_section_that_lacks_its_first_time_is_none() {
             let record = |times: &mut Vec<u64>, record: Record<'_>| times.push(record.time.0);
             sections.read(number, &mut times, record, |_, _| Ok::<_, CaptureError>(true)).unwrap()
         });
-        assert_eq!(sections.into_reader().is_some(), every);
-        if every {
+        let reader = sections.into_reader();
+        assert_eq!(reader.is_some(), every);
+        if let Some(reader) = reader {
+            assert_eq!(reader.notes().without_time, u64::from(packets - packets.div_ceil(3)));
+            assert_eq!(reader.notes().sections, 1);
             assert!(times.iter().copied().eq((0..packets).map(|n| u64::from(n - n % 3) * 1_000_000)));
             whole += 1;
         } else {

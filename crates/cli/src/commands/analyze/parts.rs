@@ -10,7 +10,7 @@ use slipstream_trace::{Config, Ending, MergeError, Opening, Place, Stretch, Stre
 use slipstream_wire::LinkType;
 use tracing::warn;
 
-use super::super::{Outcome, report_damage};
+use super::super::{Outcome, report_damage, report_times};
 use super::read::LOOK_EVERY;
 use super::{Analyzed, Output};
 use crate::check;
@@ -125,6 +125,7 @@ fn read_span(path: &Path, span: Span, config: &Config, how: How) -> anyhow::Resu
 }
 
 fn tell_damage(file: &str, read: &SpanRead, strict: bool) -> anyhow::Result<()> {
+    report_times(file, read.notes);
     let Some(damage) = &read.damage else { return Ok(()) };
     let what = format!("{file}: damaged at byte {}: {}", damage.byte, damage.what);
     if strict {
