@@ -18,6 +18,9 @@ use crate::stop::Stopped;
 
 /// Names that are tried for a file that is about to take the place of another.
 const NAMES: u32 = 100;
+/// Begin of the names that files have meanwhile. They don't have that of the file, which may be as long as a
+/// name can be.
+const MEANWHILE: &str = ".slipstream.";
 
 /// A file in the making, which is written like any other.
 #[derive(Debug)]
@@ -36,6 +39,12 @@ impl NewFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         let folder = folder(path);
         let path = path.to_path_buf();
+        // Without a name, a file could be written that can't have its name in the end.
+        if let Err(error) = fs::symlink_metadata(&path)
+            && error.kind() == io::ErrorKind::InvalidFilename
+        {
+            return Err(error);
+        }
         let unnamed =
             OpenOptions::new().read(true).write(true).mode(0o666).custom_flags(libc::O_TMPFILE).open(folder);
         let failed = match unnamed {
@@ -76,13 +85,9 @@ impl NewFile {
             return hidden.persist(path).map(|()| file).map_err(|failed| failed.error);
         }
         // A file without a name can't replace one: it takes one beside it for a moment.
-        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_os_string();
-        name.push(format!(".{}.", std::process::id()));
+        let process = std::process::id();
         for n in 0..NAMES {
-            let mut beside = std::ffi::OsString::from(".");
-            beside.push(&name);
-            beside.push(n.to_string());
-            let beside = folder(&path).join(beside);
+            let beside = folder(&path).join(format!("{MEANWHILE}{process}.{n}"));
             match linkat(CWD, open_path(&file), CWD, &beside, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {
                     let renamed = fs::rename(&beside, &path).inspect_err(|_| {
@@ -236,11 +241,8 @@ fn folder(path: &Path) -> &Path {
 }
 
 fn hidden(path: &Path) -> io::Result<NamedTempFile> {
-    let mut prefix = std::ffi::OsString::from(".");
-    prefix.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    prefix.push(".");
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).permissions(fs::Permissions::from_mode(0o666));
+    builder.prefix(MEANWHILE).permissions(fs::Permissions::from_mode(0o666));
     builder.tempfile_in(folder(path))
 }
 
@@ -283,6 +285,24 @@ mod tests {
         let [a, b] = [a, b].map(|path| fs::metadata(path).unwrap().permissions().mode());
         assert_eq!(a, b);
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_name_may_be_as_long_as_the_system_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        for len in [240, 255] {
+            let path = folder.path().join("n".repeat(len));
+            // A new one, and one in place of another.
+            for _ in 0..2 {
+                NewFile::create(&path).unwrap().persist().unwrap();
+            }
+            let (file, meanwhile) = hidden(&path).unwrap().into_parts();
+            NewFile { file, path, hidden: Some(meanwhile) }.persist().unwrap();
+        }
+        assert_eq!(names(folder.path()).len(), 2);
+        // What can't have its name is not begun.
+        let error = NewFile::create(&folder.path().join("n".repeat(256))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
     }
 
     #[test]
