@@ -12,7 +12,9 @@ pub(crate) fn refuse_shared<'a>(
     outputs: impl IntoIterator<Item = (&'a str, Option<&'a Path>)>,
     in_use: impl IntoIterator<Item = &'a Path>,
 ) -> anyhow::Result<()> {
-    let in_use: Vec<_> = in_use.into_iter().map(|used| (place(used), used)).collect();
+    // An input of this name is stdin.
+    let in_use = in_use.into_iter().filter(|used| used.as_os_str() != "-");
+    let in_use: Vec<_> = in_use.map(|used| (place(used), used)).collect();
     let mut taken: Vec<(PathBuf, &str, &Path)> = Vec::new();
     for (option, path) in outputs {
         let Some((path, place)) = path.and_then(|path| Some((path, place(path)?))) else { continue };

@@ -1,6 +1,6 @@
 //! Which packets of a trace count: `--rules`, `--count`, `--time`, the same for every verb that reads traces.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -28,9 +28,9 @@ pub(crate) struct Selection {
     pub(crate) time: Option<TimeRange>,
 }
 
-/// A rule as an option takes it.
+/// A rule as an option takes it, and the file that it is from, if it is from one.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules(pub(crate) Rule);
+pub(crate) struct Rules(pub(crate) Rule, Option<PathBuf>);
 
 impl FromStr for Rules {
     type Err = String;
@@ -40,7 +40,7 @@ impl FromStr for Rules {
             Some(file) => Rule::parse_file(Path::new(file)).map_err(|e| e.to_string()),
             None => Rule::parse(text).map_err(|e| e.to_string()),
         };
-        rule.map(Self)
+        rule.map(|rule| Self(rule, text.strip_prefix('@').map(PathBuf::from)))
     }
 }
 
@@ -162,6 +162,11 @@ impl Selection {
     /// Returns true if every packet counts.
     pub(crate) fn is_everything(&self) -> bool {
         self.rules.is_none() && self.count.is_none() && self.time.is_none()
+    }
+
+    /// The file that the rules are from, if they are from one.
+    pub(crate) fn rules_file(&self) -> Option<&Path> {
+        self.rules.as_ref()?.1.as_deref()
     }
 
     /// By rule and time, in a trace whose first packet came at `first_ns`.

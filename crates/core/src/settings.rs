@@ -133,6 +133,22 @@ impl fmt::Display for Value {
     }
 }
 
+impl Value {
+    /// The files that it names.
+    fn files(&self, base: &Path) -> Vec<PathBuf> {
+        match self {
+            Self::File(path) | Self::RulesIn(path, _) => vec![path.clone()],
+            Self::List(all) => all.iter().flat_map(|one| one.files(base)).collect(),
+            // Rules of a port, `dns: @FILE`, or of a class, `web: @FILE => hold=9s`.
+            Self::Text(text) => {
+                let file = text.split_once('@').map(|(_, file)| file.split("=>").next().unwrap_or(file));
+                file.map(|file| base.join(file.trim())).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Wrong {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, offset: 0 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use anyhow::bail;
@@ -19,6 +19,7 @@ use crate::check;
 use crate::cli;
 use crate::live::run_error;
 use crate::port::{Input, Output};
+use crate::replace::refuse_shared;
 use crate::traces::{DamagedAt, Traces};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
@@ -59,6 +60,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         at = Some(traces.damaged());
         Origin::records(traces)
     };
+    refuse_rules(args)?;
     let out = outlet(Output::create(&args.output, format)?, args.stamp);
     let (report, damaged);
     {
@@ -85,6 +87,14 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     }
     let damaged = damaged.or_else(|| at.as_ref().and_then(DamagedAt::byte));
     print(args, &config, &checks, &ReplayReport::from(&report), damaged, None)
+}
+
+/// Refuses to replace a file of rules. A capture may take the place of its own input.
+fn refuse_rules(args: &cli::Reframe) -> anyhow::Result<()> {
+    let rules: Vec<_> = args.stage.settings.files(Path::new("")).map(|(_, file)| file).collect();
+    let rules = rules.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
+    let output = Some(args.output.as_path()).filter(|output| output.as_os_str() != "null");
+    refuse_shared([("OUT", output)], rules)
 }
 
 /// The byte at which the capture behind a source is damaged, if it is.

@@ -1,7 +1,7 @@
 //! `slipstream run`: any pipeline.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::bail;
@@ -54,7 +54,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if asked && !live::is_live(&plan) {
         bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
     }
-    refuse_shared(outputs(args), files(&plan).chain(args.pipeline.config.as_deref()))?;
+    let files = plan.files();
+    refuse_shared(outputs(args), files.iter().map(PathBuf::as_path).chain(args.pipeline.config.as_deref()))?;
     let again = args.pipeline.clone();
     let read = move || {
         again.config.as_deref().map_or(Ok(()), refuse_endless)?;
@@ -157,11 +158,6 @@ fn outputs(args: &cli::Run) -> [(&'static str, Option<&Path>); 3] {
     };
     let [state, polls] = [&args.state, &args.poll_log].map(|path| path.as_deref());
     [("--state", state), ("--session-log", sessions), ("--poll-log", polls)]
-}
-
-/// Files that stages read or write.
-fn files(plan: &Plan) -> impl Iterator<Item = &Path> {
-    plan.stages.iter().flat_map(files_of)
 }
 
 /// Files that a stage reads or writes.

@@ -214,6 +214,22 @@ fn outputs_have_files_of_their_own() {
     read(&["model", "compare", "d.pcap"], "--report");
     let solve = ["--interarrival", "poisson", "--mean", "90", "--queue", "64", "--log", "d.pcap"];
     read(&[&["model", "solve"], &solve[..]].concat(), "--report");
+    // Rules, in whatever option, and what a stage reads.
+    fs::write(dir.path().join("r"), "udp\n").unwrap();
+    let rules = |words: &[&str], said: &[&str]| {
+        run_in(dir.path(), words).with(2).silent().saying(said);
+        assert_eq!(fs::read(dir.path().join("r")).unwrap(), b"udp\n", "{words:?} changed the rules");
+    };
+    let told = ["./r would replace r, which is in use"];
+    rules(&["analyze", "d.pcap", "--rules", "@r", "--report", "./r"], &told);
+    rules(&["measure", "--task", "cardinality", "d.pcap", "--rules", "@r", "--save", "./r"], &told);
+    rules(&["recommend", "d.pcap", "--costs", "r", "--report", "./r"], &told);
+    for option in [["--bypass", "@r"], ["--rules", "@r"], ["--class", "x: @r => hold=1us"]] {
+        rules(&[&["reframe", "d.pcap", "./r"], &option[..]].concat(), &told);
+    }
+    rules(&["run", "-i", "d.pcap", "-o", "./r", "-e", "firewall(rules=r)"], &["which `firewall` reads"]);
+    fs::remove_file(dir.path().join("r")).unwrap();
+    refused(&["run", "-i", "d.pcap", "-o", "null", "-e", "flow_stats(export=d.pcap)"], &["which `in` reads"]);
     // A pipeline's own files, be they there yet or not, but for a capture onto its input.
     let polls = ["run", "-i", "d.pcap", "-o", "new.pcap", "-e", "counter", "--poll-log", "./new.pcap"];
     refused(&polls, &["--poll-log ./new.pcap would replace new.pcap"]);

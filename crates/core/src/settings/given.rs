@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
@@ -106,6 +106,16 @@ impl Settings {
             Some(Value::File(path)) => Some(path),
             _ => None,
         }
+    }
+
+    /// The files that values name, each with its setting: also those of rules, be they within a text, as in
+    /// `dns: @FILE`. Such a text is relative to `base`; stdin is no file.
+    pub fn files(&self, base: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let of = |(name, value): (&&'static str, &Value)| {
+            let files = value.files(base).into_iter().filter(|path| path.as_os_str() != "-");
+            files.map(|path| (*name, path)).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of)
     }
 
     /// A rate, where there is one.

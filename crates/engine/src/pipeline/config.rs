@@ -67,6 +67,8 @@ pub struct Plan {
     pub(crate) contexts_span: Span,
     pub(crate) text: String,
     pub(crate) file: String,
+    /// The file that it was read from, where that is known.
+    pub(super) path: Option<PathBuf>,
     pub(crate) base: PathBuf,
     /// The types that it is made of.
     pub(super) registry: Arc<Registry>,
@@ -103,7 +105,7 @@ impl Plan {
         let file = path.display().to_string();
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
         match text_of(path) {
-            Ok(text) => Self::from_toml_with(registry, &text, &file, &base),
+            Ok(text) => Self::read(registry, &text, &file, Some(path), &base),
             Err(error) => Err(Diagnostics(vec![Diagnostic { file, error: *error }])),
         }
     }
@@ -126,6 +128,17 @@ impl Plan {
         file: &str,
         base: &Path,
     ) -> Result<Self, Diagnostics> {
+        Self::read(registry, text, file, None, base)
+    }
+
+    /// From the text of the file `path`, where it is from one.
+    fn read(
+        registry: &Registry,
+        text: &str,
+        file: &str,
+        path: Option<&Path>,
+        base: &Path,
+    ) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
         let (document, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -133,6 +146,7 @@ impl Plan {
         }
         let (graph, mut tables, whole) = read_document(document.get_ref(), text, registry, &mut findings);
         let mut plan = Self::empty(registry, text, file, base);
+        plan.path = path.filter(|path| path.as_os_str() != "-").map(Path::to_owned);
         contexts::read(&mut plan, &whole, &mut findings);
         let span = graph.as_ref().map(|graph| graph.span.clone());
         if let Some(graph) = graph {
@@ -241,6 +255,7 @@ impl Plan {
             contexts_span: 0..1,
             text: text.to_owned(),
             file: file.to_owned(),
+            path: None,
             base: base.to_owned(),
             registry: Arc::new(registry.clone()),
         }

@@ -421,6 +421,45 @@ fn payloads_come_back_before_anything_leaves() {
     assert!(error.contains("no splice brings the payloads of `s` back"), "{error}");
 }
 
+/// What is read, be it by a stage or as the configuration itself, is not replaced; but a capture may take the
+/// place of its input.
+#[test]
+fn what_is_read_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["in.pcap", "rules"] {
+        std::fs::write(at(name), "udp\n").unwrap();
+    }
+    std::os::unix::fs::symlink("rules", at("link")).unwrap();
+    let plan = |graph: &str| Plan::from_graph(graph, None, None, folder.path());
+    for (graph, told) in [
+        ("in :: pcap(path=in.pcap) -> flow_stats(export=in.pcap) -> null", "in.pcap, which `in` reads"),
+        ("in :: pcap(path=in.pcap) -> tap(path=./in.pcap) -> null", "in.pcap, which `in` reads"),
+        ("in :: synth -> firewall(rules=rules) -> pcap(path=link)", "link, which `firewall` reads"),
+        ("in :: synth -> tap(path=rules) -> firewall(rules=rules) -> null", "rules, which `firewall` reads"),
+        ("in :: synth -> counter(rules=@rules) -> pcap(path=rules)", "rules, which `counter` reads"),
+        ("in :: synth -> tap(path=rules, rules=@rules) -> null", "rules, which `tap` reads"),
+        (
+            "in :: synth -> s :: switch(ports=[\"dns: @rules\"]); s[dns] -> pcap(path=rules); s[other] -> null",
+            "rules, which `s` reads",
+        ),
+        (
+            "in :: synth -> reframe(class=[\"web: @rules => hold=9us\"]) -> pcap(path=rules)",
+            "rules, which `reframe` reads",
+        ),
+    ] {
+        let error = plan(graph).unwrap_err().to_string();
+        assert!(error.contains(told) && error.contains("it would be replaced"), "{graph}: {error}");
+    }
+    plan("in :: pcap(path=in.pcap) -> firewall(rules=rules) -> pcap(path=./in.pcap)").unwrap();
+    let own = at("own.toml");
+    for (path, refused) in [("./own.toml", true), ("own.pcap", false)] {
+        std::fs::write(&own, format!("graph = 'in :: synth -> pcap(path={path})'")).unwrap();
+        let error = Plan::from_file(&own).err().map(|error| error.to_string());
+        assert_eq!(error.is_some_and(|error| error.contains("which is this configuration")), refused);
+    }
+}
+
 /// Each file is written by one stage, whatever the names by which the stages know it.
 #[test]
 fn a_file_is_written_by_one_stage() {

@@ -222,7 +222,8 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         ("--parquet-packets", args.parquet_packets.as_deref()),
         ("--save", args.save.as_deref()),
     ];
-    refuse_shared(outputs, args.traces.iter().map(PathBuf::as_path))?;
+    let inputs = args.traces.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
+    refuse_shared(outputs, inputs)?;
     let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     // From here on they end it by an error; see `Progress::goes_on`.
     ui::interrupts()?;

@@ -148,7 +148,8 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     }
     let sliding = Sliding::of(args)?;
     let epoch = sliding.map_or(args.epoch, Sliding::pane);
-    refuse_shared([("--save", args.save.as_deref())], args.trace.iter().map(PathBuf::as_path))?;
+    let inputs = args.trace.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
+    refuse_shared([("--save", args.save.as_deref())], inputs)?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
     let mut jobs: Vec<_> =
         args.task.iter().map(|task| Job::new(args, *task)).collect::<anyhow::Result<_>>()?;

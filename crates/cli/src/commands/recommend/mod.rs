@@ -22,7 +22,7 @@ use super::Outcome;
 use crate::check;
 use crate::cli::model::Process;
 use crate::cli::recommend::{Aim, Recommend};
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::ui;
 use curve::Arrived;
 
@@ -51,6 +51,7 @@ struct Answer {
 
 pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    refuse_shared([("--report", args.report.as_deref())], [args.trace.as_path(), args.costs.as_path()])?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     if args.trace.as_os_str() == "-" {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
