@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use slipstream::new_file::{Output, advice_on_write, place, target};
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
@@ -19,11 +19,7 @@ pub(crate) fn refuse_shared<'a>(
     for (option, path) in outputs {
         let Some((path, place)) = path.and_then(|path| Some((path, place(path)?))) else { continue };
         if let Some((_, used)) = in_use.iter().find(|(known, _)| known.as_ref() == Some(&place)) {
-            bail!(
-                "{option} {} would replace {}, which is in use; name another file",
-                path.display(),
-                used.display()
-            );
+            return Err(would_replace(option, path, used));
         }
         if let Some((_, other, same)) = taken.iter().find(|(known, ..)| *known == place) {
             bail!(
@@ -35,6 +31,12 @@ pub(crate) fn refuse_shared<'a>(
         taken.push((place, option, path));
     }
     Ok(())
+}
+
+/// Why an output can't be `path`, which would replace what is `used`.
+pub(crate) fn would_replace(option: &str, path: &Path, used: &Path) -> anyhow::Error {
+    let (path, used) = (path.display(), used.display());
+    anyhow!("{option} {path} would replace {used}, which is in use; name another file")
 }
 
 /// A file that is being written. It takes its name with [`Replacement::commit`], in place of any older file

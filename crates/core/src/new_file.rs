@@ -211,11 +211,14 @@ pub fn place(path: &Path) -> Option<PathBuf> {
     match fs::metadata(path) {
         Ok(there) if there.is_file() || there.is_dir() => fs::canonicalize(path).ok(),
         Ok(_) => None,
-        Err(_) => {
-            let path = target(path);
-            Some(fs::canonicalize(folder(&path)).ok()?.join(path.file_name()?))
-        }
+        Err(_) => named(&target(path)),
     }
+}
+
+/// The name itself in its folder, whether a file is there, or a link, or nothing.
+#[must_use]
+pub fn named(path: &Path) -> Option<PathBuf> {
+    Some(fs::canonicalize(folder(path)).ok()?.join(path.file_name()?))
 }
 
 /// The file that a name stands for: links are followed, also to where no file is yet.

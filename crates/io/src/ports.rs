@@ -136,11 +136,7 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     let format = if settings.text("format") == "pcap" { Format::Pcap } else { Format::PcapNg };
     let options = WriterOptions::for_path(path, format);
-    let limits = Limits {
-        size: settings.optional_number("rotate_size"),
-        time: settings.optional_number("rotate_time"),
-        keep: settings.optional_number("keep").map(|n| n as usize),
-    };
+    let limits = limits(settings);
     if limits.any() && (stdio || is_stream(path)) {
         return Err(BuildError::setting("path", "what goes to a pipe or a device can't be cut into files"));
     }
@@ -159,6 +155,16 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     let stage = CaptureStage::new(sink);
     Ok(Port::transmitting(if site.live { stage.published() } else { stage }).into())
+}
+
+/// When a capture with these settings goes on in another file.
+#[must_use]
+pub fn limits(settings: &Settings) -> Limits {
+    Limits {
+        size: settings.optional_number("rotate_size"),
+        time: settings.optional_number("rotate_time"),
+        keep: settings.optional_number("keep").map(|n| n as usize),
+    }
 }
 
 /// Returns true if what is read from a file is gone then: a pipe or a device. A check must leave it to the

@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::capture::{CaptureError, CaptureWriter, WriterOptions};
+use crate::capture::{CaptureError, CaptureWriter, Format, WriterOptions};
 use slipstream_core::interface::Interface;
 use slipstream_core::time::Nanos;
 
-/// Digits of the number of a file at most, for it to be taken for one.
-const MOST_DIGITS: usize = 18;
+/// Digits of the number of a file at most, for it to be taken for one: a date has more.
+const MOST_DIGITS: usize = 7;
 
 /// When a capture goes on in another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,23 +91,32 @@ impl Rotation {
         Ok((this, writer))
     }
 
+    /// Returns true if a capture of files with names like `path` may write one that is named `name`.
+    #[must_use]
+    pub fn may_write(path: &Path, name: &OsStr) -> bool {
+        let options = WriterOptions::for_path(path, Format::PcapNg);
+        Self::new(path, options, Limits::default(), false).number_of(name).is_some()
+    }
+
     /// The files that have such a name, each with its number.
     fn files(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let (before, behind) = self.around_number();
-        let (before, behind) = (before.as_bytes(), behind.as_bytes());
         let mut all = Vec::new();
         for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
             let name = entry?.file_name();
-            let digits = name.as_bytes().strip_prefix(before).and_then(|name| name.strip_suffix(behind));
-            let digits = digits.filter(|digits| digits.len() <= MOST_DIGITS);
-            if let Some(number) = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok())
-                && self.name(number).file_name() == Some(&name)
-            {
+            if let Some(number) = self.number_of(&name) {
                 all.push((number, self.path.with_file_name(&name)));
             }
         }
         Ok(all)
+    }
+
+    /// The number of a file with this name, if it may be one of these.
+    fn number_of(&self, name: &OsStr) -> Option<u64> {
+        let (before, behind) = self.around_number();
+        let digits = name.as_bytes().strip_prefix(before.as_bytes())?.strip_suffix(behind.as_bytes())?;
+        let number = str::from_utf8(digits).ok()?.parse().ok()?;
+        (digits.len() <= MOST_DIGITS && self.name(number).file_name() == Some(name)).then_some(number)
     }
 
     /// A file of this number.
@@ -197,7 +206,7 @@ impl Rotation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::{CaptureReader, Compression, Format};
+    use crate::capture::{CaptureReader, Compression};
     use crate::sink::{CaptureSink, Sink, Stamp};
     use slipstream_core::pool::PacketMeta;
 
@@ -302,6 +311,33 @@ mod tests {
                     if file == "a.pcap" { 16 + len } else { 32 + len.next_multiple_of(4) + 52 * described };
                 assert!(size + more > limit, "{file} {limit}: {files:?}");
             }
+        }
+    }
+
+    #[test]
+    fn names_that_may_be_written_are_those_that_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { size: Some(500), ..Limits::default() };
+        for file in ["a.b.pcapng.gz", "x", ".x", "day-00001.pcap", "7.7.pcap"] {
+            write(folder.path(), file, limits, 12).finish().unwrap();
+            let there = names(folder.path());
+            assert!(
+                there.iter().all(|name| Rotation::may_write(Path::new(file), OsStr::new(name))),
+                "{there:?}"
+            );
+            there.iter().for_each(|name| std::fs::remove_file(folder.path().join(name)).unwrap());
+        }
+        for (name, may) in [
+            ("a-00001.pcap", true),
+            ("a-123456.pcap", true),
+            ("a.pcap", false),
+            ("a-1.pcap", false),
+            ("a-000001.pcap", false),
+            ("a-00001.pcapng", false),
+            ("b-00001.pcap", false),
+            ("a-00001-00001.pcap", false),
+        ] {
+            assert_eq!(Rotation::may_write(Path::new("there/a.pcap"), OsStr::new(name)), may, "{name}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! `slipstream run`: any pipeline.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::bail;
@@ -22,7 +22,7 @@ use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
-use crate::replace::{Replacement, refuse_shared};
+use crate::replace::{Replacement, refuse_shared, would_replace};
 use crate::types;
 use crate::ui;
 use crate::units::to_u32;
@@ -54,8 +54,11 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if asked && !live::is_live(&plan) {
         bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
     }
-    let files = plan.files();
-    refuse_shared(outputs(args), files.iter().map(PathBuf::as_path).chain(args.pipeline.config.as_deref()))?;
+    refuse_shared(outputs(args), args.pipeline.config.as_deref())?;
+    for (option, path) in outputs(args) {
+        let used = path.and_then(|path| Some((path, plan.in_use(path)?)));
+        used.map_or(Ok(()), |(path, used)| Err(would_replace(option, path, &used)))?;
+    }
     let again = args.pipeline.clone();
     let read = move || {
         again.config.as_deref().map_or(Ok(()), refuse_endless)?;

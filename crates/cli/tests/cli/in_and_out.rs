@@ -227,12 +227,18 @@ fn outputs_have_files_of_their_own() {
     for option in [["--bypass", "@r"], ["--rules", "@r"], ["--class", "x: @r => hold=1us"]] {
         rules(&[&["reframe", "d.pcap", "./r"], &option[..]].concat(), &told);
     }
-    rules(&["run", "-i", "d.pcap", "-o", "./r", "-e", "firewall(rules=r)"], &["which `firewall` reads"]);
+    rules(&["run", "-i", "d.pcap", "-o", "./r", "-e", "firewall(rules=r)"], &["and `firewall` reads r"]);
     fs::remove_file(dir.path().join("r")).unwrap();
-    refused(&["run", "-i", "d.pcap", "-o", "null", "-e", "flow_stats(export=d.pcap)"], &["which `in` reads"]);
+    refused(
+        &["run", "-i", "d.pcap", "-o", "null", "-e", "flow_stats(export=d.pcap)"],
+        &["and `in` reads d.pcap"],
+    );
     // A pipeline's own files, be they there yet or not, but for a capture onto its input.
     let polls = ["run", "-i", "d.pcap", "-o", "new.pcap", "-e", "counter", "--poll-log", "./new.pcap"];
     refused(&polls, &["--poll-log ./new.pcap would replace new.pcap"]);
+    let polls =
+        ["run", "-i", "d.pcap", "-e", "pcap(path=n.pcap, rotate_time=1s)", "--poll-log", "n-00001.pcap"];
+    refused(&polls, &["--poll-log n-00001.pcap would replace n.pcap"]);
     let shared = ["--report", "/dev/null", "--parquet", "/dev/null"];
     run_in(dir.path(), ["analyze", "d.pcap"].iter().chain(&shared)).with(0);
 }

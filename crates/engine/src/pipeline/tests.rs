@@ -433,19 +433,19 @@ fn what_is_read_is_not_written() {
     std::os::unix::fs::symlink("rules", at("link")).unwrap();
     let plan = |graph: &str| Plan::from_graph(graph, None, None, folder.path());
     for (graph, told) in [
-        ("in :: pcap(path=in.pcap) -> flow_stats(export=in.pcap) -> null", "in.pcap, which `in` reads"),
-        ("in :: pcap(path=in.pcap) -> tap(path=./in.pcap) -> null", "in.pcap, which `in` reads"),
-        ("in :: synth -> firewall(rules=rules) -> pcap(path=link)", "link, which `firewall` reads"),
-        ("in :: synth -> tap(path=rules) -> firewall(rules=rules) -> null", "rules, which `firewall` reads"),
-        ("in :: synth -> counter(rules=@rules) -> pcap(path=rules)", "rules, which `counter` reads"),
-        ("in :: synth -> tap(path=rules, rules=@rules) -> null", "rules, which `tap` reads"),
+        ("in :: pcap(path=in.pcap) -> flow_stats(export=in.pcap) -> null", "in.pcap, and `in` reads "),
+        ("in :: pcap(path=in.pcap) -> tap(path=./in.pcap) -> null", "in.pcap, and `in` reads "),
+        ("in :: synth -> firewall(rules=rules) -> pcap(path=link)", "link, and `firewall` reads "),
+        ("in :: synth -> tap(path=rules) -> firewall(rules=rules) -> null", "rules, and `firewall` reads "),
+        ("in :: synth -> counter(rules=@rules) -> pcap(path=rules)", "rules, and `counter` reads "),
+        ("in :: synth -> tap(path=rules, rules=@rules) -> null", "rules, and `tap` reads "),
         (
             "in :: synth -> s :: switch(ports=[\"dns: @rules\"]); s[dns] -> pcap(path=rules); s[other] -> null",
-            "rules, which `s` reads",
+            "rules, and `s` reads ",
         ),
         (
             "in :: synth -> reframe(class=[\"web: @rules => hold=9us\"]) -> pcap(path=rules)",
-            "rules, which `reframe` reads",
+            "rules, and `reframe` reads ",
         ),
     ] {
         let error = plan(graph).unwrap_err().to_string();
@@ -456,7 +456,34 @@ fn what_is_read_is_not_written() {
     for (path, refused) in [("./own.toml", true), ("own.pcap", false)] {
         std::fs::write(&own, format!("graph = 'in :: synth -> pcap(path={path})'")).unwrap();
         let error = Plan::from_file(&own).err().map(|error| error.to_string());
-        assert_eq!(error.is_some_and(|error| error.contains("which is this configuration")), refused);
+        assert_eq!(error.is_some_and(|error| error.contains("this configuration is there")), refused);
+    }
+}
+
+/// A capture in several files has the names that these may have, and not the one that they are made of.
+#[test]
+fn files_with_numbers_are_outputs_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["x-00001.pcap", "in.pcap"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("in.pcap", folder.path().join("x-00003.pcap")).unwrap();
+    let several = "pcap(path=./x.pcap, rotate_size=1MB)";
+    let plan =
+        |before: &str| Plan::from_graph(&format!("{before} -> out :: {several}"), None, None, folder.path());
+    for (before, told) in [
+        ("in :: pcap(path=x-00001.pcap)", "in files with numbers, and `in` reads"),
+        ("in :: pcap(path=x-00003.pcap)", "in files with numbers, and `in` reads"),
+        ("in :: synth -> tap(path=x-00001.pcap)", "x-00001.pcap, and so does `out`"),
+        ("in :: synth -> tap(path=x-123456.pcap)", "x-123456.pcap, and so does `out`"),
+        ("in :: synth -> t :: tee; t[1] -> pcap(path=x.pcap, rotate_time=1s); t", "and so does `out`"),
+    ] {
+        let error = plan(before).unwrap_err().to_string();
+        assert!(error.contains(told), "{before}: {error}");
+    }
+    for good in ["in :: pcap(path=x.pcap)", "in :: pcap(path=in.pcap) -> tap(path=x-1.pcap)"] {
+        std::fs::write(folder.path().join("x.pcap"), "").unwrap();
+        plan(good).unwrap();
     }
 }
 
