@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::io::offloads::Switched;
-use slipstream::pipeline::{Group, Plan, PlannedStage, Role, ShardPlan};
+use slipstream::pipeline::{Group, Plan, PlannedStage, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
@@ -457,13 +457,4 @@ pub(crate) fn write_poll_log(log: &PollLog, mut file: Replacement) -> anyhow::Re
         warn!("--poll-log: {} polls found no room; --poll-log-max makes more", log.missed());
     }
     Ok(())
-}
-
-/// True where packets go to stdout, so that results must not.
-pub(crate) fn to_stdout(plan: &Plan) -> bool {
-    plan.stages.iter().any(|s| {
-        s.role == Role::Sink
-            && s.kind.group == Group::Port
-            && s.settings.file("path").is_some_and(|p| p.as_os_str() == "-")
-    })
 }

@@ -1,6 +1,5 @@
 //! Ports, at which packets come in and leave, as the command line names them.
 
-use std::io;
 use std::path::Path;
 
 use anyhow::bail;
@@ -129,8 +128,7 @@ impl Output {
         let options = WriterOptions::for_path(path, otherwise);
         Ok(match &*name {
             "null" => Self::Null,
-            "-" => Self::Capture(Box::new(CaptureWriter::to_writer(io::stdout(), "stdout", options)?)),
-            _ => Self::Capture(Box::new(CaptureWriter::create(path, options)?)),
+            _ => Self::Capture(Box::new(CaptureWriter::to_named(path, options)?)),
         })
     }
 }

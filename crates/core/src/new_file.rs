@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::stop::Stopped;
 
+/// Links that are followed from one to the next: as many as the system follows.
+const LINKS: usize = 40;
 /// Names that are tried for a file that is about to take the place of another.
 const NAMES: u32 = 100;
 /// Begin of the names that files have meanwhile. They don't have that of the file, which may be as long as a
@@ -109,7 +111,7 @@ impl NewFile {
 pub enum Output {
     /// A file that takes the place of an older one, where a link leads to as well.
     New(NewFile),
-    /// A device or a pipe, which is written to and not replaced.
+    /// A device, a pipe or stdout, which is written to and not replaced.
     Straight(File),
 }
 
@@ -119,6 +121,9 @@ impl Output {
     /// # Errors
     /// As [`NewFile::create`] and [`open_straight`]; a folder can't be written.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if is_stdout(path) {
+            return Ok(Self::Straight(io::stdout().as_fd().try_clone_to_owned()?.into()));
+        }
         match fs::metadata(path) {
             Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
             Ok(there) if !there.is_file() => open_straight(path).map(Self::Straight),
@@ -204,15 +209,42 @@ impl Write for NewFile {
 }
 
 /// The file or folder that is written under this name, by which two names of one are told: links are
-/// followed, and what is not there yet has its place in its folder. None for devices and pipes, which several
-/// may write to.
+/// followed, and what is not there yet has its place in its folder. Stdout has one, too, whatever it is. None
+/// for other devices and pipes, which several may write to.
 #[must_use]
 pub fn place(path: &Path) -> Option<PathBuf> {
+    if is_stdout(path) {
+        return Some(STDOUT.into());
+    }
     match fs::metadata(path) {
         Ok(there) if there.is_file() || there.is_dir() => fs::canonicalize(path).ok(),
         Ok(_) => None,
         Err(_) => named(&target(path)),
     }
+}
+
+/// The name of stdout for users, and its place.
+const STDOUT: &str = "-";
+/// The open files of this process, by number.
+const OPEN_FILES: &str = "/proc/self/fd";
+
+/// Returns true if what is written under this name goes to stdout: `-`, `/dev/stdout`, `/dev/fd/1`, and links
+/// to them.
+#[must_use]
+pub fn is_stdout(path: &Path) -> bool {
+    if path.as_os_str() == STDOUT {
+        return true;
+    }
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let open_file = || Some(fs::canonicalize(folder(&path)).ok()? == fs::canonicalize(OPEN_FILES).ok()?);
+        if path.file_name().is_some_and(|name| name == "1") && open_file() == Some(true) {
+            return true;
+        }
+        let Ok(to) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(to);
+    }
+    false
 }
 
 /// The name itself in its folder, whether a file is there, or a link, or nothing.
@@ -224,8 +256,6 @@ pub fn named(path: &Path) -> Option<PathBuf> {
 /// The file that a name stands for: links are followed, also to where no file is yet.
 #[must_use]
 pub fn target(path: &Path) -> PathBuf {
-    /// As many as the system follows.
-    const LINKS: usize = 40;
     let mut target = path.to_owned();
     for _ in 0..LINKS {
         let Ok(to) = fs::read_link(&target) else { break };
@@ -236,7 +266,7 @@ pub fn target(path: &Path) -> PathBuf {
 
 /// The path by which the system names an open file.
 fn open_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    Path::new(OPEN_FILES).join(file.as_raw_fd().to_string())
 }
 
 fn folder(path: &Path) -> &Path {
@@ -322,6 +352,21 @@ mod tests {
         assert_eq!((place(&link), target(&link)), (place(&a), a), "a link to what is not there yet");
         assert_eq!(place(Path::new("/dev/null")), None);
         assert_eq!(place(&folder.path().join("no/such/f")), None);
+    }
+
+    #[test]
+    fn stdout_is_one_place_by_all_its_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link.pcap");
+        std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
+        for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/./fd/../fd/1"] {
+            assert!(is_stdout(Path::new(name)), "{name}");
+        }
+        assert!(is_stdout(&link) && place(&link) == place(Path::new("-")) && place(&link).is_some());
+        for name in ["./-", "1", "/dev/stderr", "/dev/fd/2", "/dev/null", "/proc/self/fd", "stdout", ""] {
+            assert!(!is_stdout(Path::new(name)), "{name}");
+        }
+        assert_ne!(place(Path::new("./-")), place(Path::new("-")));
     }
 
     /// Devices and pipes are written to, whoever reads them, and the file that a link leads to is replaced,

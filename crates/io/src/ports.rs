@@ -1,6 +1,5 @@
 //! Ports of a replay: capture files, generated traffic, nowhere.
 
-use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use crate::sources::{CaptureSource, SynthSource};
 use crate::synth::{Synth, SynthConfig};
 use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
+use slipstream_core::new_file::is_stdout;
 use slipstream_core::pool::{Lengths, PacketMeta};
 use slipstream_core::port::{Port, PortError, Transmit};
 use slipstream_core::registry::{
@@ -122,13 +122,13 @@ pub const NULL: StageType = StageType {
 
 fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let path = settings.file("path").unwrap_or(Path::new("-"));
-    let stdio = path.as_os_str() == "-";
     let wrong = |e: &dyn std::error::Error| BuildError::setting("path", e.to_string());
     if site.role == Role::Source {
-        if site.dry && (stdio || is_stream(path)) {
+        let stdin = path.as_os_str() == "-";
+        if site.dry && (stdin || is_stream(path)) {
             return Ok(Made::Checked);
         }
-        let reader = if stdio { CaptureReader::stdin() } else { CaptureReader::open(path) };
+        let reader = if stdin { CaptureReader::stdin() } else { CaptureReader::open(path) };
         return reader.map(|r| Port::receiving(CaptureSource::new(r)).into()).map_err(|e| wrong(&e));
     }
     if site.dry {
@@ -137,7 +137,7 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let format = if settings.text("format") == "pcap" { Format::Pcap } else { Format::PcapNg };
     let options = WriterOptions::for_path(path, format);
     let limits = limits(settings);
-    if limits.any() && (stdio || is_stream(path)) {
+    if limits.any() && (is_stdout(path) || is_stream(path)) {
         return Err(BuildError::setting("path", "what goes to a pipe or a device can't be cut into files"));
     }
     let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
@@ -146,11 +146,7 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         let (rotation, writer) = begin(path, options, limits).map_err(|e| wrong(&e))?;
         CaptureSink::new(writer, stamp).rotating(rotation)
     } else {
-        let writer = if stdio {
-            CaptureWriter::to_writer(io::stdout(), "stdout", options)
-        } else {
-            CaptureWriter::create(path, options)
-        };
+        let writer = CaptureWriter::to_named(path, options);
         CaptureSink::new(writer.map_err(|e| wrong(&e))?, stamp)
     };
     let stage = CaptureStage::new(sink);

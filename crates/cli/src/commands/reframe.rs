@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::io::capture::CaptureReader;
+use slipstream::new_file::is_stdout;
 use slipstream::reframe::compress::GroStats;
 use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig};
 use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
@@ -26,7 +27,7 @@ use crate::units::Duration;
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
-    if args.output.as_os_str() == "-" {
+    if is_stdout(&args.output) {
         ui::refuse_terminal()?;
     }
     let config = config(args)?;
@@ -123,7 +124,7 @@ fn print(
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Table => as_table(args, config, report, live),
     };
-    if args.output.as_os_str() == "-" {
+    if is_stdout(&args.output) {
         ui::say(&text);
     } else {
         ui::print(text)?

@@ -83,7 +83,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     // Where it can't be written, that is said now and not after hours.
     let poll_log =
         args.poll_log.as_deref().map(|path| Replacement::create("--poll-log", path)).transpose()?;
-    let to_stdout = live::to_stdout(&plan);
+    let to_stdout = plan.writes_stdout();
     if to_stdout {
         ui::refuse_terminal()?;
     }

@@ -3,6 +3,7 @@
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::new_file::is_stdout;
 use slipstream_report::{Table, count, rates, time};
 
 use super::Outcome;
@@ -12,7 +13,7 @@ use crate::ui::{self, Progress};
 
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let config = SynthConfig::from_settings(settings(args))?;
-    if args.output.as_os_str() == "-" {
+    if is_stdout(&args.output) {
         ui::refuse_terminal()?;
     }
     let mut synth = Synth::new(config.clone())?;
@@ -65,7 +66,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
             t.render(ui::columns())
         }
     };
-    if args.output.as_os_str() == "-" {
+    if is_stdout(&args.output) {
         ui::say(&text);
     } else {
         ui::print(text)?

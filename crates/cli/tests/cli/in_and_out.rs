@@ -243,6 +243,39 @@ fn outputs_have_files_of_their_own() {
     run_in(dir.path(), ["analyze", "d.pcap"].iter().chain(&shared)).with(0);
 }
 
+/// A capture that goes to stdout has it for itself, by whatever name.
+#[test]
+fn packets_alone_go_to_stdout() {
+    let dir = scratch();
+    fs::copy(small(), dir.path().join("d.pcap")).unwrap();
+    let from = ["run", "-i", "d.pcap"];
+    for words in [
+        &["-o", "-", "-e", "tap(path=/dev/stdout)"][..],
+        &["-o", "-", "-e", "flow_stats(export=\"/dev/stdout\")"],
+        &["-o", "/dev/fd/1", "-e", "tap(path=/proc/self/fd/1)"],
+        &["-e", "in -> t :: tee; t[0] -> pcap(path=\"-\"); t[1] -> pcap(path=\"-\")"],
+    ] {
+        let told = ["stdout; name a file for the other"];
+        run_in(dir.path(), from.iter().chain(words)).with(2).silent().saying(&told);
+    }
+    let packets = |words: &[&str], many: u64| {
+        let ended = run_in(dir.path(), words).with(0);
+        assert!(ended.stderr.contains("packets"), "{words:?}: the report is on stderr: {}", ended.stderr);
+        fs::write(dir.path().join("got"), ended.stdout).unwrap();
+        let got = run_in(dir.path(), ["analyze", "got", "--format", "json"]).with(0).json();
+        assert_eq!(
+            (&got["records"], &got["truncated_at_byte"]),
+            (&many.into(), &serde_json::Value::Null),
+            "{words:?}"
+        );
+    };
+    for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        packets(&[&from[..], &["-o", name, "-e", "counter"]].concat(), 2000);
+        packets(&["reframe", "d.pcap", name], 2000);
+        packets(&["synth", name, "--packets", "9"], 9);
+    }
+}
+
 /// A saved state may be added to in its place.
 #[test]
 fn a_merged_state_may_replace_one_of_its_own() {

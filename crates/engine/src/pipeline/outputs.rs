@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use slipstream_core::new_file::{named, place};
+use slipstream_core::new_file::{is_stdout, named, place};
 use slipstream_core::registry::Role;
 use slipstream_io::ports::limits;
 use slipstream_io::rotation::Rotation;
@@ -57,9 +57,11 @@ impl<'a> Written<'a> {
     fn by(stage: &'a PlannedStage, base: &Path) -> Option<Self> {
         let setting = stage.kind.properties.writes.filter(|_| stage.role != Role::Source)?;
         let text = stage.settings.text(setting);
-        let of_text = (!["", "none"].contains(&text) && !text.starts_with("udp:")).then(|| base.join(text));
+        // A text stands for a file in its own way.
+        let named = !["", "none"].contains(&text) && !text.starts_with("udp:");
+        let of_text = named.then(|| if text == "-" { text.into() } else { base.join(text) });
         let path = stage.settings.file(setting).map(Path::to_owned).or(of_text)?;
-        (path.as_os_str() != "-").then_some(Self { stage, setting, path })
+        Some(Self { stage, setting, path })
     }
 
     fn is_several(&self) -> bool {
@@ -105,6 +107,12 @@ impl Plan {
         })
     }
 
+    /// Returns true if a stage writes to stdout, by whatever name, so that nothing else may.
+    #[must_use]
+    pub fn writes_stdout(&self) -> bool {
+        self.all_written().any(|(_, written)| is_stdout(&written.path))
+    }
+
     /// The file of a stage, read or written, that would be lost if `path` were written, or `path` with it.
     #[must_use]
     pub fn in_use(&self, path: &Path) -> Option<PathBuf> {
@@ -124,8 +132,13 @@ impl Plan {
                 continue;
             };
             for (one, other) in [(other, &one), (&one, other)] {
-                let message = format!(", and so does `{}`: one would replace the other", other.stage.name);
-                findings.push(one.finding(self, &message, "give each a name of its own"));
+                let (then, hint) = if is_stdout(&one.path) {
+                    ("both would be mixed there", "only one can have stdout; name a file for the other")
+                } else {
+                    ("one would replace the other", "give each a name of its own")
+                };
+                let message = format!(", and so does `{}`: {then}", other.stage.name);
+                findings.push(one.finding(self, &message, hint));
             }
         }
         for (place, reader, path) in self.all_read() {

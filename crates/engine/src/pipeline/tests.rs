@@ -507,11 +507,20 @@ fn a_file_is_written_by_one_stage() {
     std::os::unix::fs::symlink("a.pcap", folder.path().join("link.pcap")).unwrap();
     let three = "in :: synth -> tap(path=a.pcap) -> t :: tap(path=link.pcap) -> out :: pcap(path=./a.pcap)";
     assert_eq!(refused(three).len(), 3 + 1, "the first is told of with each of the others");
+    for stdout in [
+        "in :: synth -> tap(path=-) -> out :: pcap(path=-)",
+        "in :: synth -> tap(path=/dev/stdout) -> out :: pcap(path=-)",
+        "in :: synth -> t :: tee; t[0] -> pcap(path=/dev/fd/1); t[1] -> pcap(path=/dev/stdout)",
+        "in :: synth -> flow_stats(export=\"/proc/self/fd/1\") -> out :: pcap(path=-)",
+    ] {
+        let all = refused(stdout);
+        assert!(all.len() == 2 && all.iter().all(|told| told.to_string().contains("mixed")), "{all:?}");
+    }
     let folders = "in :: synth -> a :: measure(save=.) -> b :: measure(save=./) -> out :: null";
     assert_eq!(refused(folders).len(), 2);
     for good in [
         "in :: synth -> tap(path=/dev/null) -> out :: pcap(path=/dev/null)",
-        "in :: synth -> tap(path=-) -> out :: pcap(path=-)",
+        "in :: pcap(path=-) -> out :: pcap(path=-)",
         "in :: pcap(path=a.pcap) -> out :: pcap(path=a.pcap)",
         "in :: synth -> a :: measure(save=.) -> tap(path=b.pcap) -> out :: pcap(path=a.pcap)",
     ] {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::target::{Sink, Target};
 use super::{CaptureError, Compression, Format, Interface, MAX_CAPTURED, MAX_INTERFACE_NAME, pcap, pcapng};
+use slipstream_core::new_file::is_stdout;
 use slipstream_core::time::Nanos;
 
 /// Bytes gathered before they are handed on.
@@ -120,6 +121,18 @@ impl CaptureWriter {
     /// name ends in one that there is not, such as `.xz`.
     pub fn create(path: &Path, options: WriterOptions) -> Result<Self, CaptureError> {
         Self::start(Target::create(path)?, path.display().to_string(), options)
+    }
+
+    /// Writes to what a user names so: stdout, be it by `-` or another name, or the file `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`CaptureWriter::create`] and [`CaptureWriter::to_writer`].
+    pub fn to_named(path: &Path, options: WriterOptions) -> Result<Self, CaptureError> {
+        if is_stdout(path) {
+            return Self::to_writer(io::stdout(), "stdout", options);
+        }
+        Self::create(path, options)
     }
 
     /// Writes to `out`; `name` stands for it in errors.
