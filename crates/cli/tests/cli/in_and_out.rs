@@ -271,9 +271,26 @@ fn packets_alone_go_to_stdout() {
     };
     for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
         packets(&[&from[..], &["-o", name, "-e", "counter"]].concat(), 2000);
+        packets(&[&from[..], &["-o", "null", "-e", &format!("tap(path={name})")]].concat(), 2000);
         packets(&["reframe", "d.pcap", name], 2000);
         packets(&["synth", name, "--packets", "9"], 9);
     }
+}
+
+/// Whatever writes a file writes to stdout under its name, and leaves no file that is called so.
+#[test]
+fn a_tap_and_an_export_may_go_to_stdout() {
+    let dir = scratch();
+    for (graph, begin) in
+        [("tap(path=-)", [0x0a, 0x0d, 0x0d, 0x0a]), ("flow_stats(export=\"-\")", [0, 10, 0, 0])]
+    {
+        let ended = run_in(dir.path(), ["run", "-i", text(small()), "-o", "null", "-e", graph]).with(0);
+        let same = ended.stdout.iter().zip(begin).take_while(|(is, should)| **is == *should).count();
+        assert!(same >= 2 && ended.stderr.contains("packets"), "{graph}: {}", ended.stderr);
+        assert_eq!(names(dir.path()), [""; 0], "{graph}");
+    }
+    let both = ["run", "-i", text(small()), "-o", "-", "-e", "tap(path=-)"];
+    run_in(dir.path(), both).with(2).silent().saying(&["only one can have stdout"]);
 }
 
 /// A saved state may be added to in its place.

@@ -141,7 +141,13 @@ pub(super) const TAP: StageType = StageType {
     inputs: IN,
     outputs: OUT,
     settings: &[
-        Setting { name: "path", kind: Kind::File, default: None, required: true, help: "The file to write" },
+        Setting {
+            name: "path",
+            kind: Kind::File,
+            default: None,
+            required: true,
+            help: "The file to write; `-` for stdout",
+        },
         RULES,
     ],
     properties: Properties {
@@ -384,7 +390,7 @@ fn tap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let path = settings.file("path").unwrap_or(Path::new("-"));
     let options = WriterOptions::for_path(path, Format::PcapNg);
     let writer =
-        CaptureWriter::create(path, options).map_err(|e| BuildError::setting("path", e.to_string()))?;
+        CaptureWriter::to_named(path, options).map_err(|e| BuildError::setting("path", e.to_string()))?;
     let writes = CaptureStage::new(CaptureSink::new(writer, Stamp::Release));
     let writes = if site.live { writes.published() } else { writes };
     Ok(Made::Stage(Box::new(Tap { writes, rules, selected: Batch::new() })))

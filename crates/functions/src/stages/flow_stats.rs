@@ -90,7 +90,7 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         socket.set_nonblocking(true).map_err(wrong)?;
         return Ok(Target::Udp(socket));
     }
-    let path = site.base.join(text);
+    let path = if text == "-" { text.into() } else { site.base.join(text) };
     if path.is_dir() {
         return Err(BuildError::setting("export", format!("{} is a directory", path.display())));
     }
