@@ -76,6 +76,12 @@ impl Replacement {
         to.persist().with_context(|| format!("{said}: can't be written"))
     }
 
+    /// Gives all these files their names, once all of them are written.
+    pub(crate) fn commit_all(mut files: Vec<Self>) -> anyhow::Result<()> {
+        files.iter_mut().try_for_each(Write::flush)?;
+        files.into_iter().try_for_each(Self::commit)
+    }
+
     /// The error with the name of the file, and what to do.
     fn failed(&self, error: io::Error) -> io::Error {
         let text = format!("{}: can't be written: {error}{}", self.said, advice_on_write(&error));

@@ -119,6 +119,14 @@ pub trait Transmit {
         false
     }
 
+    /// Has all that it writes reach its file, as [`Egress::flush`] says.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    fn flush(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
     /// Finishes what it writes, such as a capture file.
     ///
     /// # Errors
@@ -323,6 +331,10 @@ impl Egress for Outlet {
 
     fn failed(&self) -> bool {
         self.0.failed()
+    }
+
+    fn flush(&mut self) -> Result<(), StageError> {
+        self.0.flush().map_err(|e| StageError(e.to_string()))
     }
 
     fn finish(&mut self) -> Result<(), StageError> {

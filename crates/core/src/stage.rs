@@ -305,6 +305,16 @@ pub trait Egress {
         false
     }
 
+    /// Has all that it writes reach its files, which [`finish`](Self::finish) then only gives their names: a
+    /// replay asks every end for this first, so that no file appears where another one can't be written.
+    /// Nothing comes after it.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    fn flush(&mut self) -> Result<(), StageError> {
+        Ok(())
+    }
+
     /// Finishes the files that it writes, such as captures.
     ///
     /// # Errors

@@ -209,6 +209,14 @@ pub trait NetworkFunction: Observe {
         None
     }
 
+    /// See [`Egress::flush`].
+    ///
+    /// # Errors
+    /// Its output can't be written.
+    fn flush(&mut self, _now: Nanos) -> Result<(), StageError> {
+        Ok(())
+    }
+
     /// See [`Egress::finish`].
     ///
     /// # Errors
@@ -316,6 +324,11 @@ macro_rules! wrapper {
         }
 
         impl<F: NetworkFunction> Egress for $name<F> {
+            fn flush(&mut self) -> Result<(), StageError> {
+                let now = self.0.now;
+                self.0.function.flush(now)
+            }
+
             fn finish(&mut self) -> Result<(), StageError> {
                 let now = self.0.now;
                 self.0.function.finish(now)

@@ -276,6 +276,22 @@ impl CaptureStage {
         }
     }
 
+    /// Ends the file by this, unless it has failed before.
+    fn end(
+        &mut self,
+        by: impl FnOnce(&mut CaptureSink) -> Result<(), CaptureError>,
+    ) -> Result<(), PortError> {
+        let written = match self.failed.take() {
+            Some(error) => Err(error),
+            None => by(&mut self.sink),
+        };
+        match written {
+            // Who reads stdout may have seen enough, as in `… | head`.
+            Err(error) if error.reader_left_stdout() => Ok(()),
+            written => Ok(written?),
+        }
+    }
+
     /// Nothing more can be written, or nothing for now.
     #[cold]
     fn fails(&mut self, error: CaptureError, now: Nanos) {
@@ -332,16 +348,12 @@ impl Transmit for CaptureStage {
         self.failed.is_some() && self.again == Nanos::MAX
     }
 
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.end(CaptureSink::flush)
+    }
+
     fn finish(&mut self) -> Result<(), PortError> {
-        let written = match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.sink.finish(),
-        };
-        match written {
-            // Who reads stdout may have seen enough, as in `… | head`.
-            Err(error) if error.reader_left_stdout() => Ok(()),
-            written => Ok(written?),
-        }
+        self.end(CaptureSink::finish)
     }
 }
 

@@ -160,6 +160,18 @@ impl CaptureSink {
         Ok(())
     }
 
+    /// Has all that was written reach the file, which is then only to be [finished](Self::finish).
+    ///
+    /// # Errors
+    /// [`CaptureError`] where it can't be written.
+    pub fn flush(&mut self) -> Result<(), CaptureError> {
+        let flushed = self.writer.as_mut().map_or(Ok(()), CaptureWriter::end);
+        if flushed.is_err() {
+            self.give_up();
+        }
+        flushed
+    }
+
     /// Completes what is written.
     ///
     /// # Errors

@@ -236,6 +236,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         begun: false,
         counts: Counts::default(),
         failed: None,
+        over: false,
     })))
 }
 
@@ -279,6 +280,8 @@ struct Measure {
     begun: bool,
     counts: Counts,
     failed: Option<StageError>,
+    /// The last epoch has ended.
+    over: bool,
 }
 
 fn epoch_packets(epoch: EpochLength) -> u64 {
@@ -466,13 +469,20 @@ impl Observe for Measure {
 }
 
 impl Egress for Measure {
-    fn finish(&mut self) -> Result<(), StageError> {
+    fn flush(&mut self) -> Result<(), StageError> {
+        if std::mem::replace(&mut self.over, true) {
+            return Ok(());
+        }
         if let EpochLength::Time(_) = self.about.epoch {
             (self.span.end_ns, self.span.partial) = (self.end.0, true);
         }
         self.span.gaps_missing = self.forgotten_flows() > 0;
         let done = self.snapshots.finish(self.span).map_err(|e| StageError(e.to_string()));
         self.failed.take().map_or(done, Err)
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        self.flush()
     }
 }
 

@@ -41,6 +41,7 @@ fn stage(weight: Weight) -> Measure {
         begun: false,
         counts: Counts::default(),
         failed: None,
+        over: false,
     }
 }
 

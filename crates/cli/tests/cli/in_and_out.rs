@@ -293,6 +293,46 @@ fn a_tap_and_an_export_may_go_to_stdout() {
     run_in(dir.path(), both).with(2).silent().saying(&["only one can have stdout"]);
 }
 
+/// Where one output can't be written, no other takes its place.
+#[test]
+fn what_fails_replaces_nothing() {
+    let dir = scratch();
+    fs::copy(small(), dir.path().join("d.pcap")).unwrap();
+    // An IP packet without a frame around it, which no pcap holds beside one with a frame.
+    let mut bytes =
+        vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 101, 0, 0, 0];
+    bytes.extend([1, 0, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59]);
+    bytes.extend([0; 10]);
+    fs::write(dir.path().join("raw.pcap"), bytes).unwrap();
+    run_in(dir.path(), ["reframe", "d.pcap", "raw.pcap", "two.pcapng"]).with(0);
+    let old = ["a.pcap", "b.gz", "c.zst", "e.ipfix", "f.save"];
+    old.iter().for_each(|name| fs::write(dir.path().join(name), "OLD").unwrap());
+    let before = names(dir.path());
+    for words in [
+        &["run", "-i", "d.pcap", "-o", "a.pcap", "-e", "tap(path=/dev/full)"][..],
+        &["run", "-i", "d.pcap", "-o", "/dev/full", "-e", "tap(path=b.gz) -> tap(path=c.zst)"],
+        &["run", "-i", "d.pcap", "-o", "a.pcap", "-e", "flow_stats(export=\"/dev/full\")"],
+        &["run", "-i", "d.pcap", "-o", "/dev/full", "-e", "flow_stats(export=e.ipfix)"],
+        &["run", "-i", "two.pcapng", "-o", "new.pcapng", "-e", "tap(path=a.pcap)"],
+        &[
+            "run",
+            "-i",
+            "two.pcapng",
+            "-e",
+            "t :: tee; in -> t; t[0] -> pcap(path=n.pcapng); t[1] -> pcap(path=a.pcap)",
+        ],
+        &["analyze", "d.pcap", "--save", "f.save", "--report", "/dev/full"],
+        &["analyze", "d.pcap", "--parquet", "f.save", "--report", "/dev/full"],
+        &["analyze", "d.pcap", "--report", "f.save", "--parquet-packets", "/dev/full"],
+    ] {
+        run_in(dir.path(), words).with(2).silent();
+        assert_eq!(names(dir.path()), before, "{words:?} left something");
+        for name in old {
+            assert_eq!(fs::read(dir.path().join(name)).unwrap(), b"OLD", "{words:?} replaced {name}");
+        }
+    }
+}
+
 /// A saved state may be added to in its place.
 #[test]
 fn a_merged_state_may_replace_one_of_its_own() {

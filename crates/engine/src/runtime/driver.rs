@@ -493,7 +493,7 @@ impl Driver {
     fn end(&mut self, run: &Run<'_>, interrupted: bool) -> Result<RunReport, RunError> {
         if !interrupted {
             self.refuse_damage()?;
-            self.pipeline.finish()?;
+            self.pipeline.finish_all_or_none()?;
         }
         Ok(RunReport { interrupted, ..self.report(run) })
     }

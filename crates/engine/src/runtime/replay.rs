@@ -225,6 +225,10 @@ impl<S: Sink> Egress for ToSink<S> {
         self.sink.discards()
     }
 
+    fn flush(&mut self) -> Result<(), StageError> {
+        self.finish()
+    }
+
     fn finish(&mut self) -> Result<(), StageError> {
         self.failed.take().map_or(Ok(()), |error| Err(StageError(error.to_string())))
     }

@@ -450,6 +450,10 @@ impl Egress for Tap {
         self.writes.interfaces(new).map_err(|e| StageError(e.to_string()))
     }
 
+    fn flush(&mut self) -> Result<(), StageError> {
+        self.writes.flush().map_err(|e| StageError(e.to_string()))
+    }
+
     fn finish(&mut self) -> Result<(), StageError> {
         self.writes.finish().map_err(|e| StageError(e.to_string()))
     }

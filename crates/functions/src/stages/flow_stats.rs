@@ -146,12 +146,19 @@ impl Target {
         }
     }
 
-    fn finish(&mut self) -> Result<(), StageError> {
+    fn flush(&mut self) -> Result<(), StageError> {
         let Self::File { out, path, failed } = self else { return Ok(()) };
         let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
         if let Some(error) = failed {
             return Err(wrong(error));
         }
+        out.as_mut().map_or(Ok(()), |out| out.flush().map_err(|e| wrong(&e)))
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        self.flush()?;
+        let Self::File { out, path, .. } = self else { return Ok(()) };
+        let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
         let Some(out) = out.take() else { return Ok(()) };
         let file = out.into_inner().map_err(|e| wrong(e.error()))?;
         file.persist().map_err(|e| wrong(&e))
@@ -389,11 +396,16 @@ impl NetworkFunction for FlowStatsStage {
         self.next = self.flows.next_end().map_or(Nanos::MAX, |end| end.max(now.after(TURN)));
     }
 
-    fn finish(&mut self, now: Nanos) -> Result<(), StageError> {
+    fn flush(&mut self, now: Nanos) -> Result<(), StageError> {
         let Self { flows, export, .. } = self;
         flows.drain(&mut |record| export.record(record, now));
         export.flush(now);
-        export.target.finish()
+        export.target.flush()
+    }
+
+    fn finish(&mut self, now: Nanos) -> Result<(), StageError> {
+        self.flush(now)?;
+        self.export.target.finish()
     }
 }
 

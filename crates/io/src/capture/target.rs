@@ -205,13 +205,14 @@ impl Sink {
         self.counted().publish()
     }
 
-    /// Ends the compressed stream.
+    /// Ends the compressed stream, and has it reach the target.
     pub(super) fn end(&mut self) -> io::Result<()> {
         match self {
-            Self::Plain(_) => Ok(()),
-            Self::Gzip(out) => out.try_finish(),
-            Self::Zstd(out) => out.do_finish(),
+            Self::Plain(_) => {}
+            Self::Gzip(out) => out.try_finish()?,
+            Self::Zstd(out) => out.do_finish()?,
         }
+        self.counted().flush()
     }
 
     /// The target itself.

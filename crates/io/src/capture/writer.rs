@@ -94,6 +94,8 @@ pub struct CaptureWriter {
     longer: bool,
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
+    /// Everything was handed on.
+    ended: bool,
     summary: Summary,
     /// Compressed packets reach the file whenever something is handed on.
     stays: bool,
@@ -169,6 +171,7 @@ impl CaptureWriter {
             links_differ: false,
             longer: false,
             failed: false,
+            ended: false,
             summary: Summary::default(),
             stays: false,
             reached: Summary::default(),
@@ -344,13 +347,23 @@ impl CaptureWriter {
         }
     }
 
-    /// Hands on everything to the end.
-    fn end(&mut self) -> Result<(), CaptureError> {
+    /// Hands on everything to the end, so that the file has only to be [put in its place](Self::finish).
+    /// Nothing may be written behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Write`].
+    pub fn end(&mut self) -> Result<(), CaptureError> {
+        if self.ended {
+            return Ok(());
+        }
         if self.format == Format::Pcap {
             self.head();
         }
         self.hand_on(false)?;
-        self.sink.end().map_err(|source| self.unwritable(source))
+        self.sink.end().map_err(|source| self.unwritable(source))?;
+        self.ended = true;
+        Ok(())
     }
 
     /// Puts in its place what has its end.

@@ -153,23 +153,26 @@ impl Analyzed {
 struct Output {
     page: Option<Replacement>,
     flows: Option<Replacement>,
+    /// Those that are written already, and wait for the others.
+    written: Vec<Replacement>,
 }
 
 impl Output {
     fn open(page: Option<&Path>, flows: Option<&Path>) -> anyhow::Result<Self> {
         let page = page.map(|p| Replacement::create("--report", p)).transpose()?;
         let flows = flows.map(|p| Replacement::create("--parquet", p)).transpose()?;
-        Ok(Self { page, flows })
+        Ok(Self { page, flows, written: Vec::new() })
     }
 
     fn write(self, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<()> {
+        let mut written = self.written;
         if let Some(file) = self.page {
-            write_page(file, analyzed, total)?;
+            written.push(write_page(file, analyzed, total)?);
         }
         if let Some(file) = self.flows {
-            write_flows(file, analyzed)?;
+            written.push(write_flows(file, analyzed)?);
         }
-        Ok(())
+        Replacement::commit_all(written)
     }
 
     /// Writes and prints the result of traces of which nothing but the analysis is known.
@@ -224,7 +227,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     ];
     let inputs = args.traces.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
     refuse_shared(outputs, inputs)?;
-    let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
+    let mut output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     // From here on they end it by an error; see `Progress::goes_on`.
     ui::interrupts()?;
     if args.part.is_some() || args.save.is_some() {
@@ -232,7 +235,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
             bail!("--part and --save take one trace, not {}", args.traces.len());
         };
         let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
-        let analyzed = parts::analyze(trace, &config, args, save)?;
+        let analyzed = parts::analyze(trace, &config, args, save, &mut output)?;
         return output.print(&[analyzed], &args.reporting, &checks);
     }
     let packets = args.parquet_packets.as_deref().map(|p| Replacement::create("--parquet-packets", p));
@@ -243,11 +246,11 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
     let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
     let groups = merged_groups(args, &analyzed)?;
-    output.write(&analyzed, total)?;
     if let Some(file) = packets {
         let file = file.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
-        file.finish()?.commit()?;
+        output.written.push(file.finish()?);
     }
+    output.write(&analyzed, total)?;
     let diff = match analyzed.as_slice() {
         [a, b] if args.diff => Some(Difference::of(args, a, b)?),
         _ if args.diff => bail!("--diff needs both traces"),
@@ -393,7 +396,7 @@ fn analyze_all(
 }
 
 /// Writes `--report`: the total first, where there are several traces.
-fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<()> {
+fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<Replacement> {
     let mut subjects = Vec::with_capacity(analyzed.len() + 1);
     if analyzed.len() > 1 {
         let name = format!("total of {} traces", analyzed.len());
@@ -406,11 +409,11 @@ fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> a
         frontier: a.frontier.as_ref(),
     }));
     file.write_all(report::html(&subjects)?.as_bytes())?;
-    file.commit()
+    Ok(file)
 }
 
 /// Writes `--parquet`: the flows of all traces.
-fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
+fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<Replacement> {
     let mut flows = FlowFile::new(file)?;
     for one in analyzed {
         match &one.details {
@@ -418,7 +421,7 @@ fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
             None => flows.trace(&one.file, &one.partial)?,
         }
     }
-    flows.finish()?.commit()
+    Ok(flows.finish()?)
 }
 
 /// The merged report of several traces; none for a single one.

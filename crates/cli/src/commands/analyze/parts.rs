@@ -41,12 +41,13 @@ impl Extent {
 }
 
 /// Analyses a trace, or the part of it that `--part` asks for, in such a way that it joins others; writes it
-/// to `save`.
+/// to `save`, which takes its name with what else is written.
 pub(super) fn analyze(
     path: &Path,
     config: &Config,
     args: &cli::Analyze,
     save: Option<Replacement>,
+    output: &mut Output,
 ) -> anyhow::Result<Analyzed> {
     let file = path.display().to_string();
     let span = span(path, args.part)?;
@@ -61,7 +62,7 @@ pub(super) fn analyze(
         input => read_stream(input, span, config, &file, args.damage.strict)?,
     };
     if let Some(save) = save {
-        write(&stretch, save)?;
+        output.written.push(write(&stretch, save)?);
     }
     Ok(analyzed(stretch, args.part.is_some()))
 }
@@ -172,9 +173,9 @@ fn read_stream(
     Ok(analyzer.finish(place))
 }
 
-fn write(stretch: &Stretch, mut file: Replacement) -> anyhow::Result<()> {
+fn write(stretch: &Stretch, mut file: Replacement) -> anyhow::Result<Replacement> {
     file.write_all(&stretch.to_bytes())?;
-    file.commit()
+    Ok(file)
 }
 
 /// `part`: say which part of the trace it is.
@@ -200,7 +201,7 @@ pub(super) fn merge(args: &cli::MergeParts) -> anyhow::Result<Outcome> {
     refuse_shared(others, args.parts.iter().map(PathBuf::as_path))?;
     // Parts may be joined into one of them, which is of the same kind.
     refuse_shared(others.into_iter().chain([("--save", args.save.as_deref())]), [])?;
-    let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
+    let mut output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
     let mut traces: Vec<Vec<Saved>> = Vec::new();
     for path in &args.parts {
@@ -229,7 +230,7 @@ pub(super) fn merge(args: &cli::MergeParts) -> anyhow::Result<Outcome> {
         whole.push(joined);
     }
     if let (Some(save), [one]) = (save, whole.as_slice()) {
-        write(one, save)?;
+        output.written.push(write(one, save)?);
     }
     let analyzed: Vec<Analyzed> = whole
         .into_iter()

@@ -503,6 +503,12 @@ impl Pipeline {
         self.nodes.iter_mut().find(|n| n.name == name)?.stage.operate()
     }
 
+    /// Finishes all files of a replay, or none where one can't be written.
+    pub(super) fn finish_all_or_none(&mut self) -> Result<(), StageError> {
+        self.ends().try_for_each(|end| end.flush())?;
+        self.finish()
+    }
+
     /// Finishes all files, also where one can't be; then the first error.
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
         let finished: Vec<_> = self.ends().map(|end| end.finish()).collect();
