@@ -51,7 +51,8 @@ struct Answer {
 
 pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
-    refuse_shared([("--report", args.report.as_deref())], [args.trace.as_path(), args.costs.as_path()])?;
+    let read = [Some(args.trace.as_path()), args.costs.as_deref()];
+    refuse_shared([("--report", args.report.as_deref())], read.into_iter().flatten())?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     if args.trace.as_os_str() == "-" {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
