@@ -1,11 +1,12 @@
 //! Another configuration for a pipeline that runs: read, compared, made ready, and handed to the stages
 //! between two packets; or refused whole.
 
-use std::sync::PoisonError;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
+use slipstream::operate::Update;
 use slipstream::pipeline::Plan;
 use slipstream::runtime::Work;
 use tracing::{info, warn};
@@ -15,6 +16,8 @@ use crate::log::LIVE;
 
 /// Longest wait for the data path to take what is new.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Why a reload is refused where it doesn't.
+const NOT_TAKEN: &str = "the data path did not take the new settings";
 
 /// A reload that was done.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ impl Operation {
     /// Everything that is wrong with them, or can't change while the pipeline runs, each with its line.
     pub(crate) fn reload(&self) -> anyhow::Result<Reloaded> {
         let began = slipstream::clock::now();
-        let reloaded = self.try_reload();
+        let reloaded = self.try_reload(PATIENCE);
         match &reloaded {
             Ok(Reloaded { changes, stages }) => {
                 let (changes, stages) = (changes.join(" "), stages.join(" "));
@@ -49,7 +52,8 @@ impl Operation {
         reloaded
     }
 
-    fn try_reload(&self) -> anyhow::Result<Reloaded> {
+    /// As [`reload`](Self::reload), of a data path that has so long to answer.
+    fn try_reload(&self, patience: Duration) -> anyhow::Result<Reloaded> {
         let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever asks for the plan meanwhile gets the one that counts: files may be read slowly.
         let plan = self.plan().clone();
@@ -61,26 +65,64 @@ impl Operation {
             return Err(anyhow!("the pipeline has ended, or has not begun on all shards"));
         }
         // All of it is made before any of it counts, for each shard by itself: a NAT's ports are parted.
-        let updates = match &mut sharded {
-            None => vec![new.updates(&changes)?],
+        let (updates, ways) = match &sharded {
+            None => (vec![new.updates(&changes)?], None),
             Some(sharded) => {
-                let next = new.in_shards(shards)?;
-                let updates = sharded.updates(&next, &changes)?;
-                // Packets for addresses that a NAT is about to have are led to it.
-                sharded.follow(next);
-                updates
+                let (next, last) = (new.in_shards(shards)?, plan.in_shards(shards)?);
+                (sharded.updates(&next, &changes)?, Some((next, last)))
             }
         };
-        let stages: Vec<String> = updates.iter().take(1).flatten().map(|(name, _)| name.clone()).collect();
-        let (sender, receiver) = channel();
-        let mut expected = 0;
+        let of_shard = |updates: &Updates| updates.iter().map(|(name, _)| name.clone()).collect();
+        let stages: Vec<Vec<String>> = updates.iter().map(of_shard).collect();
         let _attention = self.operator.attention();
+        // A shard or section that doesn't answer is found before another one has taken its settings.
+        if !self.all_answer(&stages, patience) {
+            return Err(anyhow!(NOT_TAKEN));
+        }
+        let (next, last) = ways.unzip();
+        if let (Some(sharded), Some(next)) = (&mut sharded, next) {
+            // Packets for addresses that a NAT is about to have are led to it.
+            sharded.follow(next);
+        }
+        if !self.hand_over(updates, patience) {
+            if let (Some(sharded), Some(last)) = (&mut sharded, last) {
+                sharded.follow(last);
+            }
+            return Err(anyhow!(NOT_TAKEN));
+        }
+        let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
+        *self.plan() = new;
+        Ok(Reloaded { changes, stages: stages.into_iter().next().unwrap_or_default() })
+    }
+
+    /// Returns true if all of these stages, which are those of the shards in turn, answer in time.
+    fn all_answer(&self, stages: &[Vec<String>], patience: Duration) -> bool {
+        let (sender, receiver) = channel();
+        for (shard, stages) in stages.iter().enumerate() {
+            let work = stages.iter().map(|name| {
+                let sender = sender.clone();
+                let work: Work = Box::new(move |_, _| {
+                    let _ = sender.send(());
+                });
+                (name.clone(), work)
+            });
+            self.operator.post(shard, work.collect());
+        }
+        drop(sender);
+        all_come(&receiver, stages.iter().map(Vec::len).sum(), patience)
+    }
+
+    /// Hands each shard its updates. False if no stage took any in time: then none ever does.
+    fn hand_over(&self, updates: Vec<Updates>, patience: Duration) -> bool {
+        let (sender, receiver) = channel();
+        let (offer, mut expected) = (Offer::default(), 0);
         for (shard, updates) in updates.into_iter().enumerate() {
             let work = updates.into_iter().map(|(name, update)| {
-                let sender = sender.clone();
+                let (sender, update) = (sender.clone(), offer.add(update));
                 let work: Work = Box::new(move |stage, now| {
+                    let Some(update) = update() else { return };
                     let old = stage.operate().map(|stage| stage.update(update, now));
-                    // This thread frees what is given up.
+                    // The thread that reloads frees what is given up.
                     let _ = sender.send(old);
                 });
                 (name, work)
@@ -90,14 +132,148 @@ impl Operation {
             self.operator.post(shard, work);
         }
         drop(sender);
-        let until = slipstream::clock::now() + PATIENCE;
-        for _ in 0..expected {
-            let left = until.saturating_duration_since(slipstream::clock::now());
-            let old = receiver.recv_timeout(left).context("the data path did not take the new settings")?;
-            drop(old);
+        if all_come(&receiver, expected, patience) {
+            return true;
         }
-        let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
-        *self.plan() = new;
-        Ok(Reloaded { changes, stages })
+        let withdrawn = offer.withdraw();
+        if !withdrawn {
+            warn!(target: LIVE, "some stages have yet to take what was reloaded, and do so as soon as they answer");
+        }
+        !withdrawn
+    }
+}
+
+/// What is new for each stage of a shard.
+type Updates = Vec<(String, Update)>;
+
+/// Waits for so many; false if they don't come in time.
+fn all_come<T>(receiver: &Receiver<T>, count: usize, patience: Duration) -> bool {
+    let until = slipstream::clock::now() + patience;
+    let left = || until.saturating_duration_since(slipstream::clock::now());
+    (0..count).all(|_| receiver.recv_timeout(left()).is_ok())
+}
+
+/// Updates that stages may take: all of them do, or none does.
+#[derive(Clone, Default)]
+struct Offer(Arc<Mutex<Offered>>);
+
+#[derive(Default)]
+struct Offered {
+    updates: Vec<Option<Update>>,
+    /// A stage has taken one.
+    begun: bool,
+}
+
+impl Offer {
+    fn lock(&self) -> MutexGuard<'_, Offered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one. The result takes it, unless all were withdrawn.
+    fn add(&self, update: Update) -> impl FnOnce() -> Option<Update> + Send + use<> {
+        let mut offered = self.lock();
+        let (offer, at) = (self.clone(), offered.updates.len());
+        offered.updates.push(Some(update));
+        move || {
+            let mut offered = offer.lock();
+            let update = offered.updates.get_mut(at)?.take();
+            offered.begun |= update.is_some();
+            update
+        }
+    }
+
+    /// Withdraws all, unless one was taken already: then the others will be, and this is false.
+    fn withdraw(&self) -> bool {
+        let mut offered = self.lock();
+        if !offered.begun {
+            offered.updates.clear();
+        }
+        !offered.begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::ops::ControlFlow;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use slipstream::runtime::LiveOptions;
+
+    use super::*;
+    use crate::types;
+
+    /// What nobody takes while the data path waits for a reader is not taken when it goes on either.
+    #[test]
+    fn what_was_refused_is_not_taken_later() {
+        let scratch = tempfile::tempdir().unwrap();
+        let [fifo, rules] = ["fifo", "rules"].map(|name| scratch.path().join(name));
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        fs::write(&rules, "allow any\n").unwrap();
+        let graph =
+            "paced(rate=50kpps, traffic=\"flows=4\") -> fw :: firewall(rules=rules) -> pcap(path=fifo)";
+        let folder = scratch.path().to_owned();
+        let read = move || Ok(Plan::from_graph(graph, None, None, &folder)?);
+        let plan: Plan = read().unwrap();
+        let operation = Arc::new(Operation::new(&plan, read, |_| serde_json::Value::Null));
+        let (go_on, goes_on) = channel::<()>();
+        let reader = thread::spawn(move || {
+            let mut pipe = File::open(&fifo).unwrap();
+            let _ = goes_on.recv();
+            std::io::copy(&mut pipe, &mut std::io::sink()).unwrap()
+        });
+        let options = LiveOptions { operator: operation.operator.clone(), ..LiveOptions::default() };
+        let driver = types::driver(plan.build(plan.seeds(None)).unwrap());
+        let mut driver = driver.live(options).monitor(operation.monitor.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = thread::spawn(move || {
+            driver.run(&mut |_| match stopped.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        let long = Duration::from_secs(30);
+        // It answers until the pipe is full.
+        let answers = || operation.operator.visit(0, "fw", Duration::from_millis(300), |_, _| ()).is_some();
+        let since = slipstream::clock::now();
+        while operation.operator.shards() == 0 || answers() {
+            assert!(since.elapsed() < long, "the pipe takes everything");
+        }
+        fs::write(&rules, "deny any\n").unwrap();
+        let updates = || vec![operation.plan().updates(&[]).unwrap()];
+        assert!(!operation.hand_over(updates(), Duration::from_millis(100)));
+        let why = operation.try_reload(Duration::from_millis(100)).unwrap_err().to_string();
+        assert_eq!(why, NOT_TAKEN);
+        go_on.send(()).unwrap();
+        let denied = || {
+            operation.operator.visit(0, "fw", long, |_, _| ()).unwrap();
+            thread::sleep(Duration::from_millis(200));
+            let report = operation.monitor.ask(long).unwrap();
+            report.stages.iter().find(|stage| stage.name == "fw").unwrap().drops.total() > 0
+        };
+        assert!(!denied(), "it goes by what was refused");
+        assert_eq!(operation.try_reload(long).unwrap().stages, ["fw"]);
+        assert!(denied());
+        stop.store(true, Ordering::Relaxed);
+        run.join().unwrap().unwrap();
+        drop(go_on);
+        assert!(reader.join().unwrap() > 0);
+    }
+
+    /// The last stage follows the first.
+    #[test]
+    fn an_offer_is_taken_whole_or_not_at_all() {
+        let update = || -> Update { Box::new(7) };
+        let offer = Offer::default();
+        let (first, last) = (offer.add(update()), offer.add(update()));
+        assert!(first().is_some());
+        assert!(!offer.withdraw());
+        assert!(last().is_some());
+        let offer = Offer::default();
+        let (first, last) = (offer.add(update()), offer.add(update()));
+        assert!(offer.withdraw());
+        assert!(first().is_none() && last().is_none());
     }
 }
