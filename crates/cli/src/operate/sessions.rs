@@ -3,15 +3,15 @@
 //!
 //! A thread of its own takes what happened from the stages, five times a second.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use slipstream::clock::LiveClock;
 use slipstream::operate::{Denial, Events};
 use slipstream::pipeline::Plan;
-use slipstream::runtime::{Driver, Operator};
+use slipstream::runtime::{Driver, Operator, Work};
 use tracing::warn;
 
 use super::session_log::SessionLog;
@@ -27,7 +27,7 @@ const AT_ONCE: u32 = 4096;
 const DENIALS: usize = 64;
 /// Denials that are told of between two looks.
 const TOLD: usize = 2;
-/// Longest wait for the data path.
+/// Longest wait for the data path at a look; what it has not answered by then is told when it does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Packets that a stage of a shard denied and that no line has told of yet.
@@ -54,6 +54,31 @@ impl Untold {
     }
 }
 
+/// A look at a stage of a shard that the data path was asked for. It comes back in any case: with what
+/// happened, or, where there is no such stage or the run has ended, without.
+struct Asked {
+    shard: usize,
+    stage: String,
+    events: Option<Events>,
+    back: Sender<Answer>,
+}
+
+/// What came back: of this stage of this shard.
+type Answer = ((usize, String), Option<Events>);
+
+impl Asked {
+    fn come_back(mut self, events: Events) {
+        self.events = Some(events);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let stage = std::mem::take(&mut self.stage);
+        let _ = self.back.send(((self.shard, stage), self.events.take()));
+    }
+}
+
 /// Stages and events that the thread looks for.
 struct Look {
     operator: Operator,
@@ -62,6 +87,9 @@ struct Look {
     log: Option<SessionLog>,
     denied: bool,
     untold: BTreeMap<(usize, String), Untold>,
+    answers: (Sender<Answer>, Receiver<Answer>),
+    /// Stages of shards that were asked and have not answered yet.
+    waits_for: BTreeSet<(usize, String)>,
 }
 
 impl Look {
@@ -104,19 +132,39 @@ impl Look {
         }
     }
 
+    /// Asks all stages, but for those that have yet to answer, and tells of what they say within a time.
     fn look(&mut self) {
         for shard in 0..self.shards {
             for stage in self.stages.clone() {
-                let mut events = self.room();
-                let got = self.operator.visit(shard, &stage, PATIENCE, move |stage, _| {
-                    if let Some(stage) = stage.operate() {
-                        stage.events(&mut events);
-                    }
-                    events
-                });
-                if let Some(events) = got {
-                    self.tell(&stage, shard, &events);
+                if self.waits_for.insert((shard, stage.clone())) {
+                    self.ask(shard, stage);
                 }
+            }
+        }
+        self.hear(PATIENCE);
+    }
+
+    fn ask(&self, shard: usize, stage: String) {
+        let (mut room, back) = (self.room(), self.answers.0.clone());
+        let asked = Asked { shard, stage: stage.clone(), events: None, back };
+        let work: Work = Box::new(move |stage, _| {
+            if let Some(stage) = stage.operate() {
+                stage.events(&mut room);
+                asked.come_back(room);
+            }
+        });
+        self.operator.post(shard, vec![(stage, work)]);
+    }
+
+    /// Tells of what stages have answered, for so long as some have yet to, at most for `patience`.
+    fn hear(&mut self, patience: Duration) {
+        let until = slipstream::clock::now() + patience;
+        while !self.waits_for.is_empty() {
+            let left = until.saturating_duration_since(slipstream::clock::now());
+            let Ok((of, events)) = self.answers.1.recv_timeout(left) else { return };
+            self.waits_for.remove(&of);
+            if let Some(events) = events {
+                self.tell(&of.1, of.0, &events);
             }
         }
     }
@@ -182,7 +230,8 @@ impl Sessions {
             return Ok(None);
         }
         let (over, ends) = channel();
-        let mut look = Look { operator, shards, stages, log, denied, untold: BTreeMap::new() };
+        let (untold, answers, waits_for) = (BTreeMap::new(), channel(), BTreeSet::new());
+        let mut look = Look { operator, shards, stages, log, denied, untold, answers, waits_for };
         look.look_at(driver);
         let run = move || {
             while ends.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -203,6 +252,8 @@ impl Sessions {
         if let Some(log) = &look.log {
             log.end_soon();
         }
+        // The run has let go of whom it was asked to visit.
+        look.hear(Duration::ZERO);
         look.look_at(driver);
         if !remembered {
             look.end_all(driver);

@@ -150,6 +150,37 @@ fn a_reader_of_the_session_log_that_has_stopped_keeps_no_run_from_ending() {
     drop(reader);
 }
 
+/// Sessions that begin just before the data path waits for somebody are told of when it goes on.
+#[test]
+fn a_data_path_that_waits_loses_no_session_from_the_log() {
+    let dir = scratch();
+    let log = dir.path().join("log");
+    let traffic = "flows=6000,packets=20000";
+    let graph = format!(
+        "paced(rate=20kpps, packets=20000, traffic=\"{traffic}\") \
+         -> n :: nat(pool=[192.0.2.1], udp_timeout=600s, loose=true) -> pcap(path=\"-\")"
+    );
+    let target = format!("json:{}", text(&log));
+    let mut child = Command::new(BINARY)
+        .args(["run", "--format", "json", "--session-log", &target, "-e", &graph])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Longer than anybody waits for it to answer.
+    sleep(Duration::from_millis(2500));
+    std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    let ended = Ended::of(child.wait_with_output().unwrap()).with(0);
+    let report: serde_json::Value =
+        serde_json::from_str(&ended.stderr[ended.stderr.find("{\n").unwrap()..]).unwrap();
+    let stages = report["stages"].as_array().unwrap();
+    let n = stages.iter().find(|stage| stage["name"] == "n").unwrap();
+    let opened = n["counters"]["sessions_opened"].as_u64().unwrap() as usize;
+    assert!(opened > 1000, "{opened}");
+    assert_eq!(counted(&log), (opened, opened));
+}
+
 /// The end of a session that nobody uses is logged within about a second of its time, though no packet
 /// comes, with the time at which it was.
 #[test]
