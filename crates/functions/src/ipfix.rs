@@ -206,7 +206,7 @@ impl Exporter {
     /// Sends what there is.
     ///
     /// # Errors
-    /// Those of `write`; the message is lost then.
+    /// Those of `write`; the message is lost then, and so may be the templates: the next one has them again.
     pub fn flush(&mut self, now: Nanos, write: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if self.pending == 0 {
             return Ok(());
@@ -230,8 +230,16 @@ impl Exporter {
         self.counters.bytes += self.message.len() as u64;
         self.pending = 0;
         let result = write(&self.message);
+        if result.is_err() {
+            self.send_templates_again();
+        }
         self.message.clear();
         result
+    }
+
+    /// Has the next message that is begun carry the templates, since whoever reads it may not have them.
+    pub fn send_templates_again(&mut self) {
+        self.templates_sent = None;
     }
 
     /// The counters.
@@ -344,5 +352,34 @@ mod tests {
         assert_eq!(set[12..20], [SESSION_CREATED, 6, 10, 0, 0, 1, 0x13, 0x88]);
         assert_eq!(set[20..32], [192, 0, 2, 1, 0x17, 0x70, 198, 51, 100, 7, 1, 187]);
         assert_eq!(set[40], SESSION_DELETED);
+    }
+
+    /// Whoever collects them may have begun anew where a message could not be sent.
+    #[test]
+    fn templates_are_sent_again_after_an_error() {
+        let event = SessionEvent {
+            time: Nanos(5),
+            begins: true,
+            protocol: 17,
+            inside: (IpAddr::from([10, 0, 0, 1]), 5000),
+            external: (IpAddr::from([192, 0, 2, 1]), 6000),
+            remote: (IpAddr::from([198, 51, 100, 7]), 443),
+        };
+        let mut exporter = Exporter::of_sessions(&IpfixConfig::default());
+        let mut send = |fails: bool| {
+            let mut first_set = 0;
+            let mut write = |message: &[u8]| {
+                first_set = message[HEADER + 1];
+                if fails { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(()) }
+            };
+            exporter.push_session(&event, event.time, &mut write).unwrap();
+            assert_eq!(exporter.flush(event.time, &mut write).is_err(), fails);
+            first_set
+        };
+        let (templates, records) = (TEMPLATE_SET as u8, TEMPLATE_SESSION.to_be_bytes()[1]);
+        assert_eq!(
+            [false, false, true, false, false].map(&mut send),
+            [templates, records, records, templates, records]
+        );
     }
 }

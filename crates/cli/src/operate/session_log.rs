@@ -8,7 +8,7 @@ mod lines;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -32,6 +32,9 @@ const ROOM: usize = 1 << 18;
 const AT_ONCE: usize = 1024;
 /// Time until what could not be written is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
+/// Time after which the templates of IPFIX are sent again: a collector may have begun anew, and where it is
+/// behind a firewall nobody says so.
+const TEMPLATES: Duration = Duration::from_secs(60);
 /// Time without an error after which datagrams count as going through again: not each one has an answer.
 const QUIET: Duration = Duration::from_secs(10);
 /// Longest wait, when a run has ended, until all is written.
@@ -84,8 +87,8 @@ struct Written {
 /// An open log.
 enum Log {
     /// An exporter for each shard, whose number is its observation domain.
-    Ipfix(Vec<Exporter>, UdpSocket),
-    Syslog(UdpSocket),
+    Ipfix(Vec<Exporter>, Datagrams),
+    Syslog(Datagrams),
     Json(Lines),
 }
 
@@ -96,53 +99,101 @@ fn socket(to: &str) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// The way of datagrams. The system says that nobody took one when the next one is sent, which then stays
+/// here.
+struct Datagrams {
+    socket: UdpSocket,
+    /// Events of the last one that went out.
+    last: u64,
+    /// Events that are lost.
+    lost: u64,
+}
+
+impl Datagrams {
+    fn to(address: &str) -> io::Result<Self> {
+        Ok(Self { socket: socket(address)?, last: 0, lost: 0 })
+    }
+
+    /// Sends one with so many events. An error may be about the one before: this one has gone out then.
+    fn send(&mut self, datagram: &[u8], events: u64) -> io::Result<()> {
+        let result = self.socket.send(datagram);
+        let mut sent = result.is_ok();
+        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            self.lost += std::mem::take(&mut self.last);
+            sent = self.socket.send(datagram).is_ok();
+        }
+        if sent {
+            self.last = events;
+        } else {
+            self.lost += events;
+        }
+        result.map(drop)
+    }
+
+    /// What has become of the events that were sent, with what is known by now of the last datagram.
+    fn written(&mut self, done: usize, error: Option<io::Error>) -> Written {
+        let late = self.socket.take_error().ok().flatten();
+        if late.is_some() {
+            self.lost += std::mem::take(&mut self.last);
+        }
+        Written { done, lost: std::mem::take(&mut self.lost), error: error.or(late) }
+    }
+}
+
 impl Log {
     fn open(target: &Target, shards: usize) -> io::Result<Self> {
         Ok(match target {
             Target::Ipfix(to) => {
-                let of = |domain| Exporter::of_sessions(&IpfixConfig { domain, ..IpfixConfig::default() });
-                Self::Ipfix((0..shards as u32).map(of).collect(), socket(to)?)
+                let of = |domain| {
+                    let template_interval = Some(TEMPLATES.as_nanos() as u64);
+                    Exporter::of_sessions(&IpfixConfig {
+                        domain,
+                        template_interval,
+                        ..IpfixConfig::default()
+                    })
+                };
+                Self::Ipfix((0..shards as u32).map(of).collect(), Datagrams::to(to)?)
             }
-            Target::Syslog(to) => Self::Syslog(socket(to)?),
+            Target::Syslog(to) => Self::Syslog(Datagrams::to(to)?),
             Target::Json(path) => Self::Json(Lines::open(path)?),
         })
     }
 
     /// Writes events of a shard, some of them at least unless it fails, with its number where there are
-    /// several. What goes by datagrams is tried once.
+    /// several.
     fn write(&mut self, events: &[SessionEvent], shard: Option<usize>, now: Nanos) -> Written {
         match self {
-            Self::Ipfix(exporters, socket) => {
+            Self::Ipfix(exporters, datagrams) => {
                 let done = events.len();
                 let Some(exporter) = exporters.get_mut(shard.unwrap_or_default()) else {
                     return Written { done, ..Written::default() };
                 };
-                let (waiting, lost) = (Cell::new(0), Cell::new(0));
-                let mut send = |message: &[u8]| {
-                    let records = waiting.take();
-                    let sent = socket.send(message).map(drop);
-                    sent.inspect_err(|_| lost.set(lost.get() + records))
-                };
+                let waiting = Cell::new(0);
+                let mut send = |message: &[u8]| datagrams.send(message, waiting.take());
                 let mut result = Ok(());
                 for event in events {
                     result = result.and(exporter.push_session(event, now, &mut send));
                     waiting.set(waiting.get() + 1);
                 }
                 let error = result.and(exporter.flush(now, &mut send)).err();
-                Written { done, lost: lost.get(), error }
+                let written = datagrams.written(done, error);
+                if written.error.is_some() {
+                    // Who begins to listen later is to know how to read what comes.
+                    exporters.iter_mut().for_each(Exporter::send_templates_again);
+                }
+                written
             }
-            Self::Syslog(socket) => {
+            Self::Syslog(datagrams) => {
                 let pid = std::process::id();
-                let mut written = Written { done: events.len(), ..Written::default() };
+                let mut error = None;
                 for event in events {
                     // Facility local0, severity informational; whoever collects them has the time.
                     let line = format!("<134>1 - - slipstream {pid} nat - {}", as_json(event, shard));
-                    if let Err(error) = socket.send(line.as_bytes()) {
-                        written.lost += 1;
-                        written.error.get_or_insert(error);
+                    if let Err(why) = datagrams.send(line.as_bytes(), 1) {
+                        error.get_or_insert(why);
                     }
                 }
-                written
+                datagrams.written(events.len(), error)
             }
             Self::Json(lines) => {
                 let (done, error) = lines.write(events, shard);

@@ -117,18 +117,49 @@ fn a_reader_that_has_stopped_keeps_nobody() {
     }
 }
 
-/// Datagrams that nobody takes are lost, and counted.
+/// Datagrams that nobody takes are lost, and each is counted; the next one that somebody takes comes whole,
+/// and with what it takes to read it.
 #[test]
 fn datagrams_that_are_refused_are_counted() {
-    let to = {
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
-        nobody.local_addr().unwrap().to_string()
-    };
-    for target in [Target::Syslog(to.clone()), Target::Ipfix(to)] {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = nobody.local_addr().unwrap().to_string();
+    drop(nobody);
+    for target in [Target::Syslog(to.clone()), Target::Ipfix(to.clone())] {
         let mut log = Log::open(&target, 1).unwrap();
-        let first = log.write(&events(0..1), None, Nanos(5));
-        assert_eq!((first.done, first.lost), (1, 0), "nothing is known of the first one");
-        let next = log.write(&events(0..1), None, Nanos(5));
-        assert_eq!((next.done, next.lost, next.error.is_some()), (1, 1, true), "{target:?}");
+        let (mut lost, mut errors) = (0, 0);
+        for numbers in [0..1, 1..2, 2..3, 3..4, 4..5, 5..5] {
+            let written = log.write(&events(numbers), None, Nanos(5));
+            (lost, errors) = (lost + written.lost, errors + u64::from(written.error.is_some()));
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(lost == 5 && errors >= 4, "{target:?}: {lost} lost, {errors} errors");
+        let somebody = UdpSocket::bind(&to).unwrap();
+        somebody.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (mut datagram, mut sizes) = ([0; 2000], Vec::new());
+        for number in 5..7 {
+            let written = log.write(&[event(number)], None, Nanos(5));
+            assert_eq!((written.done, written.lost, written.error.is_none()), (1, 0, true), "{target:?}");
+            sizes.push(somebody.recv(&mut datagram).unwrap());
+        }
+        let templates = matches!(target, Target::Ipfix(_));
+        assert_eq!(sizes[0] > sizes[1], templates, "{target:?}: {sizes:?}");
     }
+}
+
+/// An error about a datagram keeps the next one from nobody who listens by then.
+#[test]
+fn a_datagram_behind_one_that_was_refused_goes_out() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = nobody.local_addr().unwrap().to_string();
+    drop(nobody);
+    let mut datagrams = Datagrams::to(&to).unwrap();
+    datagrams.send(b"lost", 3).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    let somebody = UdpSocket::bind(&to).unwrap();
+    somebody.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(datagrams.send(b"comes", 4).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let mut datagram = [0; 9];
+    assert_eq!(somebody.recv(&mut datagram).unwrap(), b"comes".len());
+    let written = datagrams.written(7, None);
+    assert_eq!((written.done, written.lost, written.error.is_none()), (7, 3, true));
 }
