@@ -4,7 +4,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,14 +19,25 @@ use super::{Operation, Shared, server};
 /// Longest wait for a report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The socket's file, which goes when the run is over.
+/// The socket's file, which goes when the run is over, unless there is another one of its name by then.
 #[derive(Debug)]
-pub(crate) struct Socket(PathBuf);
+pub(crate) struct Socket {
+    path: PathBuf,
+    /// Device and inode.
+    file: (u64, u64),
+}
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Device and inode of a file, which may be a link.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
 }
 
 /// Serves requests at `path` until the program ends.
@@ -35,8 +46,7 @@ impl Drop for Socket {
 /// The socket can't be made, or somebody serves there already.
 pub(crate) fn serve(path: &Path, operation: Shared) -> anyhow::Result<Socket> {
     let failed = || format!("--control {}", path.display());
-    let listener = bind(path).with_context(failed)?;
-    let socket = Socket(path.to_owned());
+    let (listener, socket) = bind(path).with_context(failed)?;
     listener.set_nonblocking(true).with_context(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(failed)?;
     let serve = async move {
@@ -50,7 +60,7 @@ pub(crate) fn serve(path: &Path, operation: Shared) -> anyhow::Result<Socket> {
 }
 
 /// A socket at `path` with mode 0600, in place of one that a process before left behind.
-fn bind(path: &Path) -> anyhow::Result<UnixListener> {
+fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
     match fs::symlink_metadata(path) {
         Ok(about) if !about.file_type().is_socket() => {
             bail!("there is a file of this name, which is no socket")
@@ -67,15 +77,19 @@ fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     }
     let _ = fs::remove_file(&made);
     let listener = UnixListener::bind(&made)?;
-    let named = || -> io::Result<()> {
+    let named = || -> io::Result<Socket> {
         fs::set_permissions(&made, Permissions::from_mode(0o600))?;
-        fs::rename(&made, path)
+        let file = identity(&made)?;
+        fs::rename(&made, path)?;
+        Ok(Socket { path: path.to_owned(), file })
     };
-    if let Err(error) = named() {
-        let _ = fs::remove_file(&made);
-        return Err(error.into());
+    match named() {
+        Ok(socket) => Ok((listener, socket)),
+        Err(error) => {
+            let _ = fs::remove_file(&made);
+            Err(error.into())
+        }
     }
-    Ok(listener)
 }
 
 /// True of a request that is answered at once, whatever else is under way.
@@ -188,4 +202,23 @@ fn shown(stage: &StageReport) -> Value {
         );
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_takes_nothing_away_but_itself() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("control");
+        let (_one, first) = bind(&path).unwrap();
+        assert!(bind(&path).unwrap_err().to_string().contains("another process"));
+        fs::remove_file(&path).unwrap();
+        let (_other, second) = bind(&path).unwrap();
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok(), "the other one's is gone");
+        drop(second);
+        assert!(!path.exists());
+    }
 }
