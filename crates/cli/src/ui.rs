@@ -1,10 +1,13 @@
 //! Messages on stderr (progress, warnings, errors), and interrupts.
 
+use std::any::Any;
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -146,8 +149,11 @@ pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
+/// Time after a first signal in which further ones change nothing: the program ends as it is to.
+const ENDS_WELL: Duration = Duration::from_secs(2);
+
 /// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken
-/// away; the second ends the program at once. All who ask share it.
+/// away; one that comes more than two seconds later ends the program at once. All who ask share it.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
     if let Some(interrupted) = INTERRUPTS.get() {
         return Ok(Arc::clone(interrupted));
@@ -160,17 +166,69 @@ pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
 static INTERRUPTS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
+    let (flag, at_once) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (heard, tells) = UnixStream::pair()?;
     for &signal in signals {
         signal_hook::flag::register(signal, stops_streams())?;
-        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&at_once))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        signal_hook::low_level::pipe::register(signal, tells.try_clone()?)?;
     }
     // One that came while this went on has set the first of them at least.
     if Stopped::check().is_err() {
         flag.store(true, Ordering::Relaxed);
     }
+    thread::Builder::new().name("signals".into()).spawn(move || end_hard(heard, &at_once))?;
     Ok(flag)
+}
+
+/// Waits for a signal that comes so long after the first one that the program should have ended, and ends it.
+/// Each is a byte of `heard`.
+fn end_hard(mut heard: UnixStream, at_once: &AtomicBool) {
+    let mut first: Option<Instant> = None;
+    loop {
+        match heard.read(&mut [0]) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            _ => return,
+        }
+        let now = slipstream::clock::now();
+        if now.duration_since(*first.get_or_insert(now)) >= ENDS_WELL {
+            break;
+        }
+    }
+    // Should this take long, the next one doesn't wait for it.
+    at_once.store(true, Ordering::Relaxed);
+    let kept: Vec<Slot> = std::mem::take(&mut *lock(&KEPT));
+    kept.iter().rev().for_each(|slot| drop(lock(slot).take()));
+    signal_hook::low_level::exit(INTERRUPTED.into());
+}
+
+type Slot = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
+
+static KEPT: Mutex<Vec<Slot>> = Mutex::new(Vec::new());
+
+/// Something that puts back when it is dropped what the program has changed around it; also where a further
+/// signal ends the program.
+pub(crate) struct Kept(Slot);
+
+impl Kept {
+    pub(crate) fn new(what: impl Any + Send) -> Self {
+        let slot: Slot = Arc::new(Mutex::new(Some(Box::new(what))));
+        lock(&KEPT).push(Arc::clone(&slot));
+        Self(slot)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        lock(&KEPT).retain(|slot| !Arc::ptr_eq(slot, &self.0));
+        drop(lock(&self.0).take());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// True if this program is to outlive its terminal, as under `nohup`.
@@ -197,8 +255,9 @@ pub(crate) enum Request {
 }
 
 impl LiveSignals {
-    /// From now on an interrupt or request to terminate asks to stop, and a second one ends the program at
-    /// once; a hang-up asks to reload, or to stop where `reloads` says that there is nothing to reload.
+    /// From now on an interrupt or request to terminate asks to stop, and one that comes more than two
+    /// seconds later ends the program at once; a hang-up asks to reload, or to stop where `reloads` says that
+    /// there is nothing to reload.
     pub(crate) fn new(reloads: bool) -> io::Result<Self> {
         if !reloads {
             let (stop, hang_up) = (interrupts()?, Arc::default());

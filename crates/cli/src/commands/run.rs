@@ -24,7 +24,7 @@ use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::replace::{Replacement, refuse_shared, would_replace};
 use crate::types;
-use crate::ui;
+use crate::ui::{self, Kept};
 use crate::units::to_u32;
 
 /// Warns of options that have nothing to be about in this pipeline.
@@ -89,7 +89,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     tell_idle(&plan, args);
     let signals = live::Signals::of(&plan, live::may_reload(&plan, args.pipeline.config.is_some()))?;
-    let _offloads = live::fix_offloads(&plan, &args.live)?;
+    let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
     operation.shards = sharded.map(Mutex::new);
     if live::is_live(&plan) {
@@ -106,6 +106,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let operation = Shared::new(operation);
     let socket =
         args.live.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
+    let socket = socket.map(Kept::new);
     let (operator, log) = (operation.operator.clone(), operation.session_log.clone());
     let sessions = Sessions::start(operator, &mut driver, &plan, log, args.log_denied)?;
     let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, signals)?;

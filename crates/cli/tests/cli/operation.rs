@@ -415,3 +415,35 @@ fn a_reload_reads_no_pipes() {
     running.ctl(&["reload"]).with(0);
     running.stop().with(0);
 }
+
+/// Who presses Ctrl-C twice wants what the first one does.
+#[test]
+fn a_second_signal_right_behind_the_first_changes_nothing() {
+    let dir = scratch();
+    let mut running = Running::start(dir.path(), &["-e", "paced(rate=1kpps) -> reframe(hold=1ms) -> null"]);
+    let pid = running.child.as_ref().unwrap().id();
+    let twice = format!("kill -INT {pid}; kill -TERM {pid}");
+    assert!(Command::new("bash").args(["-c", &twice]).status().unwrap().success());
+    let ended = Ended::of(running.child.take().unwrap().wait_with_output().unwrap()).with(0);
+    assert!(ended.json()["packets_in"].as_u64().is_some());
+    assert!(!running.control.exists());
+}
+
+/// A run that waits for a reader does not end by itself; what it has changed around it is put back all the
+/// same.
+#[test]
+fn a_later_signal_ends_a_run_that_hangs() {
+    let dir = scratch();
+    let mut running = Running::start(dir.path(), &["-e", "paced(rate=50kpps) -> pcap(path=\"-\")"]);
+    // The pipe is full soon.
+    sleep(Duration::from_millis(500));
+    for _ in 0..2 {
+        running.signal("-INT");
+        sleep(Duration::from_millis(500));
+        assert!(!running.has_ended());
+    }
+    sleep(Duration::from_millis(1500));
+    running.signal("-INT");
+    assert_eq!(running.child.take().unwrap().wait().unwrap().code(), Some(130));
+    assert!(!running.control.exists());
+}
