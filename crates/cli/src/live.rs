@@ -61,7 +61,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if args.cores.len() > usize::from(args.shards) {
         bail!("--cores has more numbers than there are shards (--shards {})", args.shards);
     }
-    Ok(LiveOptions {
+    let options = LiveOptions {
         duration: args.duration.map(|d| Duration::from_nanos(d.0)),
         packets: args.packets.map(|n| n.0),
         busy_poll: args.busy_poll,
@@ -69,7 +69,10 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         cores: args.cores.clone(),
         priority: args.priority,
         ..LiveOptions::default()
-    })
+    };
+    // Once ports are open, packets wait for them.
+    options.check_cores()?;
+    Ok(options)
 }
 
 /// Switches off, where that was asked for, what interfaces of a plan do to packets; dropped, it is as it was.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Has the calling thread, and those that it starts, run on this core alone.
 ///
@@ -16,6 +16,19 @@ pub fn pin(core: u32) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The cores that the calling thread can be put on: it may run on all of them from now on.
+///
+/// # Errors
+/// The system doesn't say.
+pub fn widen() -> io::Result<Vec<u32>> {
+    let mut set = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|core| set.set(core));
+    // The system leaves out those that are not there, or that the process may not use.
+    let _ = sched_setaffinity(None, &set);
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).map(|core| core as u32).collect())
 }
 
 /// Has the calling thread precede all threads that share time, and those of a lower priority, 1 to 99
@@ -44,5 +57,13 @@ mod tests {
         let (asked, got) = pinned.join().unwrap();
         assert_eq!(asked, got);
         assert!(super::pin(1_000).is_err() && super::pin(u32::MAX).is_err());
+        let (there, wide) = std::thread::spawn(move || {
+            super::pin(asked).unwrap();
+            (rustix::thread::sched_getaffinity(None).unwrap().count(), super::widen().unwrap())
+        })
+        .join()
+        .unwrap();
+        assert_eq!(there, 1);
+        assert!(wide.contains(&asked) && wide.iter().all(|core| super::pin(*core).is_ok()), "{wide:?}");
     }
 }

@@ -447,3 +447,12 @@ fn a_later_signal_ends_a_run_that_hangs() {
     assert_eq!(running.child.take().unwrap().wait().unwrap().code(), Some(130));
     assert!(!running.control.exists());
 }
+
+/// It is found out before ports are open, where packets would be lost.
+#[test]
+fn a_core_that_is_not_there_is_told_before_the_run_begins() {
+    let graph = "paced(rate=1kpps) -> counter -> null";
+    let words = ["run", "--shards", "2", "--cores", "0,9999", "--duration", "100ms", "-e", graph];
+    let ended = run(words).with(2).silent().saying(&["core 9999 can't be had; there are 0"]);
+    assert!(!ended.stderr.contains("running"), "{}", ended.stderr);
+}

@@ -13,6 +13,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -167,16 +168,32 @@ impl Excess {
 }
 
 impl LiveOptions {
+    /// Finds out whether threads can have the cores and the priority, before there is anything to run.
+    ///
+    /// # Errors
+    /// [`RunError::Core`], which names the core or priority, and the cores that there are.
+    pub fn check_cores(&self) -> Result<(), RunError> {
+        if self.cores.is_empty() && self.priority.is_none() {
+            return Ok(());
+        }
+        // A thread is put there and ends: that says more than any account of what a process may do.
+        let check = || (0..self.cores.len().max(1)).try_for_each(|n| self.take_core_of(n));
+        thread::scope(|scope| scope.spawn(check).join()).unwrap_or(Ok(()))
+    }
+
     /// Puts the calling thread on the core that it is to have.
     pub(super) fn take_core(&self) -> Result<(), RunError> {
-        let core = self.cores.get(self.shard % self.cores.len().max(1));
-        let failed = |what: String| |error| RunError::Core { what, error };
+        self.take_core_of(self.shard)
+    }
+
+    fn take_core_of(&self, shard: usize) -> Result<(), RunError> {
+        let core = self.cores.get(shard % self.cores.len().max(1));
         if let Some(core) = core {
-            cpu::pin(*core).map_err(failed(format!("core {core} can't be had")))?;
+            cpu::pin(*core).map_err(|error| RunError::Core { what: no_core(*core), error })?;
         }
         if let Some(priority) = self.priority {
-            cpu::precede(priority)
-                .map_err(failed(format!("priority {priority} can't be had (CAP_SYS_NICE)")))?;
+            let what = || format!("priority {priority} can't be had (CAP_SYS_NICE)");
+            cpu::precede(priority).map_err(|error| RunError::Core { what: what(), error })?;
         }
         Ok(())
     }
@@ -187,6 +204,15 @@ impl LiveOptions {
             end: self.duration.map_or(Nanos::MAX, |d| start.after(d.as_nanos() as u64)),
             packets: self.packets.unwrap_or(u64::MAX),
         }
+    }
+}
+
+/// Says that a core can't be had, and which can.
+fn no_core(core: u32) -> String {
+    let there: Vec<String> = cpu::widen().unwrap_or_default().iter().map(u32::to_string).collect();
+    match there.as_slice() {
+        [] => format!("core {core} can't be had"),
+        _ => format!("core {core} can't be had; there are {}", there.join(", ")),
     }
 }
 
