@@ -37,7 +37,7 @@ def arrives(near, far, net, number, seconds=2):
 
 
 def fault_renamed(case, binary, _):
-    """An interface that is renamed is the same."""
+    """An interface that is renamed is the same, whoever has its old name then."""
     for door in DOORS:
         with Net() as net:
             near, far = net.wire("a"), net.wire("b")
@@ -49,6 +49,12 @@ def fault_renamed(case, binary, _):
                 net.ip("m", "link", "set", "dev", new, "up")
             time.sleep(SETTLE)
             case.check(arrives(near, far, net, 2), f"{door}: a packet after both interfaces were renamed")
+            # Its MTU is none of their business.
+            net.ip("m", "link", "add", "name", "ma", "mtu", 600, "type", "veth", "peer", "name", "mb", "mtu", 600)
+            time.sleep(SETTLE)
+            case.check(arrives(near, far, net, 3), f"{door}: a packet after others have the old names")
+            near.send(udp(net, 4, payload=1000))
+            case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 1)], [4], f"{door}: a long packet then")
             ended(case, box)
 
 

@@ -39,6 +39,7 @@ pub use stage::AF_XDP;
 pub use umem::Umem;
 
 use crate::af_packet::{InterfaceInfo, Socket as PacketSocket};
+use crate::link::name_of;
 use receive::Queue;
 use slipstream_core::pool::LEAD;
 use sys::{Kind, Socket};
@@ -404,6 +405,12 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<XdpError> {
-        crate::link::name_of(self.index).is_none().then(|| XdpError::Gone(self.name.clone()))
+        name_of(self.index).is_none().then(|| XdpError::Gone(self.name.clone()))
+    }
+
+    /// What the interface is like now. It may have another name by now, and another one its name.
+    fn info(&self) -> Option<InterfaceInfo> {
+        let info = self.packets.interface(&name_of(self.index)?).ok()?;
+        (info.index == self.index).then_some(info)
     }
 }

@@ -118,7 +118,7 @@ impl Sender {
         }
         if self.now.since(self.looked) >= LOOK_EVERY {
             self.looked = self.now;
-            if let Ok(info) = self.port.packets.interface(&self.port.name) {
+            if let Some(info) = self.port.info() {
                 self.longest = info.mtu + OVERHEAD;
             }
         }
