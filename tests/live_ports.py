@@ -610,6 +610,14 @@ def tap_port(case, binary, _):
         other = net.start("m", binary, "reframe", "tap:mb", "null")
         _, err = other.communicate(timeout=10)
         case.check(other.returncode == 2 and "no TAP interface" in err, f"no TAP interface: {err}")
+        # One that is there has as many queues as whoever made it said.
+        for name, several, wants, hint in (("t2", (), "true", "has one queue only"),
+                                           ("t3", ("multi_queue",), "false", "was made for several queues")):
+            net.ip("m", "tuntap", "add", "dev", name, "mode", "tap", *several)
+            other = net.start("m", binary, "run", "-e", f"tap_interface(interface={name}, multi_queue={wants}) -> null")
+            _, err = other.communicate(timeout=10)
+            case.check(other.returncode == 2 and hint in err, f"queues: {err}")
+            net.ip("m", "link", "del", "dev", name)
         report = ended(case, box)
         if report:
             came = counters(report, "host")[0]

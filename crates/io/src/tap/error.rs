@@ -5,6 +5,9 @@ use std::io;
 use slipstream_core::source::SourceError;
 use thiserror::Error;
 
+use crate::link::number_of;
+use crate::netlink::Description;
+
 /// Why a TAP interface can't be opened or used any more.
 #[derive(Debug, Error)]
 pub enum TapError {
@@ -25,9 +28,21 @@ pub enum TapError {
     /// Another program has it open.
     #[error("TAP interface `{0}` is in use by another program")]
     InUse(String),
-    /// There is an interface of this name, and it isn't a TAP interface of one queue.
-    #[error("`{0}` is there, and is no TAP interface (with one queue); take another name")]
+    /// There is an interface of this name, and it isn't a TAP interface.
+    #[error("`{0}` is there, and is no TAP interface; take another name")]
     NotTap(String),
+    /// It has one queue, and one of several was to be opened.
+    #[error(
+        "TAP interface `{0}` has one queue only; leave out `multi_queue=true` and --shards, or make it anew for several: \
+         ip link del {0}; ip tuntap add {0} mode tap multi_queue"
+    )]
+    OneQueue(String),
+    /// It was made for several queues, and is to be opened as one of a single queue.
+    #[error(
+        "TAP interface `{0}` was made for several queues; set `multi_queue=true`, or make it anew for one: \
+         ip link del {0}; ip tuntap add {0} mode tap"
+    )]
+    SeveralQueues(String),
     /// The interface was taken away while in use.
     #[error("interface `{0}` is gone")]
     Gone(String),
@@ -44,6 +59,17 @@ pub enum TapError {
 }
 
 impl TapError {
+    /// The error of an interface that can't be opened as one of several queues, or of one.
+    pub(super) fn opening(name: &str, several: bool, error: io::Error) -> Self {
+        let number = number_of(name).filter(|_| error.raw_os_error() == Some(libc::EINVAL));
+        let there = number.and_then(|number| Description::of(number).ok()?.tap_of_several_queues());
+        match (there, several) {
+            (Some(false), true) => Self::OneQueue(name.to_owned()),
+            (Some(true), false) => Self::SeveralQueues(name.to_owned()),
+            _ => Self::of(name, "opening a TAP interface")(error),
+        }
+    }
+
     pub(super) fn of(name: &str, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| {
             let name = name.to_owned();

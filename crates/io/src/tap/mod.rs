@@ -51,7 +51,7 @@ impl Options {
     pub fn open(&self) -> Result<(Receiver, Sender), TapError> {
         let name = self.interface.as_str();
         let device = sys::Device::open(name, self.multi_queue)
-            .map_err(TapError::of(name, "opening a TAP interface"))?;
+            .map_err(|error| TapError::opening(name, self.multi_queue, error))?;
         let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {
