@@ -626,12 +626,19 @@ def tap_port(case, binary, _):
             case.check(went["super_frames_sent"] > 10 and went["super_frames_refused"] == 0, f"on the way out: {went}")
             case.equal(report["dropped"], {}, "dropped")
         case.check("t0" not in net.sh("m", "ip", "link"), "the interface is still there")
-        # One that was made to stay stays, and one that is taken away ends the run.
+        # One that was made to stay stays, by another name too, and one that is taken away ends the run.
         net.ip("m", "tuntap", "add", "dev", "t1", "mode", "tap")
         box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
         time.sleep(0.5)
         case.check("UP" in net.sh("m", "ip", "link", "show", "t1"), "it is down")
         ended(case, box, signal.SIGINT)
+        for graph in ("tap_interface(interface=t1) -> null", "af_packet(interface=ma) -> tap_interface(interface=t1)"):
+            box = Middlebox(net, binary, "run", *JSON, "-e", graph)
+            time.sleep(0.5)
+            net.ip("m", "link", "set", "dev", "t1", "down")
+            net.ip("m", "link", "set", "dev", "t1", "name", "t4")
+            ended(case, box, signal.SIGINT)
+            net.ip("m", "link", "set", "dev", "t4", "name", "t1")
         case.check("t1" in net.sh("m", "ip", "link"), "an interface that was to stay is gone")
         box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
         time.sleep(0.5)

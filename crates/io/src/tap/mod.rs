@@ -72,6 +72,6 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<TapError> {
-        crate::link::number_of(&self.name).is_none().then(|| TapError::Gone(self.name.clone()))
+        self.device.is_gone().then(|| TapError::Gone(self.name.clone()))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -62,6 +63,16 @@ impl Device {
     /// Senders do all of it themselves.
     pub(super) fn no_offloads(&self) -> io::Result<()> {
         self.offloads(0)
+    }
+
+    /// Returns true if the interface was taken away. One that was renamed wasn't, and one that has its name
+    /// or number by now is another.
+    pub(super) fn is_gone(&self) -> bool {
+        // SAFETY: all bytes zero are an `ifreq`: a name, and numbers.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        // SAFETY: the request writes to the `ifreq`, which outlives it.
+        let asked = checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF as _, &mut request) });
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EBADFD))
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
