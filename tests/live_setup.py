@@ -49,6 +49,21 @@ def fix_offloads(case, binary, _):
         case.check(wrong.returncode == 2 and "no port of type" in err, f"no interface: {err}")
 
 
+def fix_offloads_of_others(case, binary, _):
+    """--fix-offloads leaves an interface alone that isn't the other end of a pair: that may be in another
+    namespace, where it has the number that another interface has here."""
+    with Net() as net:
+        for name, number, other, far, space in (("x0", 110, "far0", 111, "a"), ("x1", 111, "far1", 110, "b")):
+            net.ip("m", "link", "add", name, "index", number, "type", "veth",
+                   "peer", "name", other, "index", far, "netns", net.spaces[space])
+            net.ip("m", "link", "set", "dev", name, "up")
+        before = net.sh("m", "ethtool", "-k", "x1")
+        box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", "af_packet(interface=x0) -> null").ready(1)
+        case.equal(feature(net, "m", "x0", "generic-receive-offload"), "off", "of its own interface")
+        case.equal(net.sh("m", "ethtool", "-k", "x1"), before, "of another one")
+        ended(case, box)
+
+
 def live_capture(case, binary, scratch):
     """What was captured a second ago is there after kill -9; files are cut by size, and the oldest go."""
     with Net() as net:
@@ -93,4 +108,4 @@ def stop_takes_what_came(case, binary, scratch):
             case.check(got == list(range(800)), f"{kind}: {len(got)} of 800 packets that had come")
 
 
-SETUP = (fix_offloads, live_capture, stop_takes_what_came)
+SETUP = (fix_offloads, fix_offloads_of_others, live_capture, stop_takes_what_came)

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
 
 use libc::c_ulong;
 
 use crate::af_packet::named;
 use crate::link::{name_of, number_of};
+use crate::netlink::Description;
 
 /// The request of ethtool, and its commands.
 const SIOCETHTOOL: c_ulong = 0x8946;
@@ -122,18 +122,11 @@ impl Ethtool {
 
 /// The other end of a virtual pair, if it is in this namespace.
 fn other_end(interface: &str) -> Option<String> {
-    let number = |interface: &str, what: &str| -> Option<u32> {
-        let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join(what)).ok()?;
-        text.trim().parse().ok()
-    };
-    let (own, other) = (number(interface, "ifindex")?, number(interface, "iflink")?);
-    if own == other {
-        return None;
-    }
-    let names = std::fs::read_dir("/sys/class/net").ok()?;
-    let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    // An index may be that of another interface where the other end is in another namespace.
-    names.find(|name| number(name, "ifindex") == Some(other) && number(name, "iflink") == Some(own))
+    let leads_to = |number| Description::of(number).ok()?.leads_to();
+    let own = number_of(interface)?;
+    let other = leads_to(own).filter(|other| *other != own)?;
+    // A VLAN's interface, for one, leads to the card below, which doesn't lead back.
+    (leads_to(other)? == own).then(|| name_of(other))?
 }
 
 /// Features that were switched off; they are switched on again when this is dropped.
