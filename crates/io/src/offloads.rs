@@ -1,5 +1,9 @@
 //! Offloads of an interface and its card for the system's network stack, switched off while packets are to
-//! be seen as they are on the wire, and restored afterwards (ethtool's old requests, which all drivers know).
+//! be seen as they are on the wire, and restored afterwards.
+//!
+//! They are asked for and switched off by ethtool's old requests, which all drivers know, and each of which
+//! is about a group of features. What that switched off is restored bit by bit: others of the group may have
+//! been off before.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,6 +18,10 @@ use crate::netlink::Description;
 const SIOCETHTOOL: c_ulong = 0x8946;
 const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
+const GET_FEATURES: u32 = 0x3a;
+const SET_FEATURES: u32 = 0x3b;
+/// Words of 32 features each that there is room for; kernels have two.
+const WORDS: usize = 8;
 
 /// A feature of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +78,75 @@ impl Feature {
     }
 }
 
+/// What an ethtool request reads and writes.
+///
+/// # Safety
+/// Its layout is the kernel's for the command that it begins with, and it has no pointers.
+unsafe trait Argument {}
+
 /// A number that goes to ethtool and comes from there.
 #[repr(C)]
 struct Value {
     command: u32,
     data: u32,
+}
+
+// SAFETY: `struct ethtool_value`, and the commands are those of `How` or for flags.
+unsafe impl Argument for Value {}
+
+/// The state of 32 features.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FeatureState {
+    available: u32,
+    requested: u32,
+    active: u32,
+    never_changed: u32,
+}
+
+/// The states of all features: the kernel writes as many words as `size` says, or as it has.
+#[repr(C)]
+struct GetFeatures {
+    command: u32,
+    size: u32,
+    words: [FeatureState; WORDS],
+}
+
+// SAFETY: `struct ethtool_gfeatures` with room for `WORDS` words; made by `wanted` alone.
+unsafe impl Argument for GetFeatures {}
+
+/// What 32 features are to be: those whose bit is in `valid`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FeatureChange {
+    valid: u32,
+    requested: u32,
+}
+
+/// What features are to be: the kernel reads as many words as `size` says, which must be as many as it has.
+#[repr(C)]
+struct SetFeatures {
+    command: u32,
+    size: u32,
+    words: [FeatureChange; WORDS],
+}
+
+// SAFETY: `struct ethtool_sfeatures` with room for `WORDS` words; made by `want` alone.
+unsafe impl Argument for SetFeatures {}
+
+/// A set of features, by their bits in this kernel, and the number of words that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bits {
+    words: [u32; WORDS],
+    size: u32,
+}
+
+impl Bits {
+    /// Those that aren't in the other set.
+    fn without(mut self, other: Self) -> Self {
+        self.words.iter_mut().zip(other.words).for_each(|(word, other)| *word &= !other);
+        self
+    }
 }
 
 /// A socket for requests.
@@ -91,14 +163,35 @@ impl Ethtool {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    fn request<A: Argument>(&self, interface: &str, argument: &mut A) -> io::Result<()> {
+        let mut request = named(interface)?;
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
+        // SAFETY: the request reads the name, which ends with a zero, and reads and writes what the pointer
+        // leads to, which outlives it; `Argument` says that it is what the command takes.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     fn ask(&self, interface: &str, command: u32, data: u32) -> io::Result<u32> {
         let mut value = Value { command, data };
-        let mut request = named(interface)?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: the request reads the name, which ends with a zero, and reads and writes the two numbers
-        // that the pointer leads to, which outlive it.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value.data) }
+        self.request(interface, &mut value)?;
+        Ok(value.data)
+    }
+
+    /// The features that an interface is to have, as far as it can; none where the kernel doesn't say.
+    fn wanted(&self, interface: &str) -> Option<Bits> {
+        let size = WORDS as u32;
+        let mut states = GetFeatures { command: GET_FEATURES, size, words: Default::default() };
+        self.request(interface, &mut states).ok()?;
+        // More words than there is room for are not known.
+        let size = (states.size <= size).then_some(states.size)?;
+        Some(Bits { words: states.words.map(|word| word.requested), size })
+    }
+
+    /// Says that it is to have these features too.
+    fn want(&self, interface: &str, bits: Bits) -> io::Result<()> {
+        let words = bits.words.map(|word| FeatureChange { valid: word, requested: word });
+        self.request(interface, &mut SetFeatures { command: SET_FEATURES, size: bits.size, words })
     }
 
     fn get(&self, interface: &str, feature: Feature) -> io::Result<bool> {
@@ -139,6 +232,8 @@ struct On {
     interface: String,
     number: Option<u32>,
     feature: Feature,
+    /// The bits that it stands for, of those that were on; none where the kernel doesn't say.
+    bits: Option<Bits>,
 }
 
 impl Switched {
@@ -162,10 +257,12 @@ impl Switched {
             if !ethtool.get(&interface, feature).unwrap_or(false) {
                 continue;
             }
+            let before = ethtool.wanted(&interface);
             match ethtool.set(&interface, feature, false) {
                 Ok(()) => {
                     let number = number_of(&interface);
-                    this.0.push(On { interface, number, feature });
+                    let bits = before.and_then(|before| Some(before.without(ethtool.wanted(&interface)?)));
+                    this.0.push(On { interface, number, feature, bits });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
                 Err(error) => return Err(error),
@@ -183,11 +280,32 @@ impl Switched {
 impl Drop for Switched {
     fn drop(&mut self) {
         let Ok(ethtool) = Ethtool::open() else { return };
-        for On { number, feature, .. } in self.0.iter().rev() {
+        for On { number, feature, bits, .. } in self.0.iter().rev() {
             // It may have another name by now, and another one its name. One that is gone needs nothing.
-            if let Some(interface) = number.and_then(name_of) {
+            let Some(interface) = number.and_then(name_of) else { continue };
+            let restored = bits.is_some_and(|bits| ethtool.want(&interface, bits).is_ok());
+            if !restored {
                 let _ = ethtool.set(&interface, *feature, true);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_restored_is_what_was_on_and_is_off() {
+        let bits = |first, second| Bits { words: [first, second, 0, 0, 0, 0, 0, 0], size: 2 };
+        let (before, after) = (bits(0b1011, 1), bits(0b0001, 1));
+        assert_eq!(before.without(after), bits(0b1010, 0));
+    }
+
+    #[test]
+    fn the_kernel_says_what_the_loopback_interface_is_to_have() {
+        let wanted = Ethtool::open().unwrap().wanted("lo").unwrap();
+        assert!(wanted.size >= 1 && wanted.words.iter().any(|word| *word != 0), "{wanted:?}");
+        assert_eq!(Ethtool::open().unwrap().wanted("no-such-if0"), None);
     }
 }
