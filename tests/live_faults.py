@@ -58,6 +58,24 @@ def fault_renamed(case, binary, _):
             ended(case, box)
 
 
+def fault_replaced(case, binary, _):
+    """An interface that was taken away is gone, though another one has its name and number at once."""
+    for door in DOORS:
+        for down in (False, True):
+            with Net() as net:
+                box = box_of(net, binary, door)
+                if down:
+                    net.ip("m", "link", "set", "dev", "ma", "down")
+                    time.sleep(SETTLE)
+                number = net.sh("m", "cat", "/sys/class/net/ma/ifindex").strip()
+                at_once = (f"link del dev ma\\nlink add name ma index {number} type veth peer name mx\\n"
+                           "link set dev ma up\\n")
+                net.sh("m", "sh", "-c", f"printf '{at_once}' | ip -batch -")
+                status, out, err = box.wait(5)
+                case.check(status == 2 and "`ma` is gone" in err, f"{door}, down before: {down}: {status} {err[-300:]}")
+                case.check(out.startswith("{"), f"{door}: no report: {out}")
+
+
 def fault_mtu(case, binary, _):
     """Another MTU counts from then on: what is too long is counted, and what follows passes."""
     for door in DOORS:
@@ -165,6 +183,7 @@ ROWS = {
     "interface down and up": ("trouble", "xdp_trouble"),
     "interface renamed": ("fault_renamed", "xdp_trouble"),
     "interface removed": ("trouble", "xdp_trouble", "shard_trouble"),
+    "interface replaced": ("fault_replaced",),
     "MTU changed": ("fault_mtu", "too_long", "xdp_trouble"),
     "far side stops": ("fault_far_side_stops",),
     "killed at any moment": ("fault_killed", "xdp_killed"),
@@ -175,4 +194,4 @@ ROWS = {
     "packet memory exhausted": ("xdp_few_buffers", "xdp_trouble"),
     "mixed load with reloads": ("reloads", "shard_reload"),
 }
-FAULTS = (fault_renamed, fault_mtu, fault_far_side_stops, fault_killed, fault_two_processes)
+FAULTS = (fault_renamed, fault_replaced, fault_mtu, fault_far_side_stops, fault_killed, fault_two_processes)

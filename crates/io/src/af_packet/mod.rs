@@ -20,8 +20,6 @@ mod sys;
 
 use std::sync::Arc;
 
-use crate::link::name_of;
-
 pub use error::PortError;
 pub use receive::Receiver;
 pub use send::Sender;
@@ -164,7 +162,7 @@ impl Options {
                 _ => failed("joining a fanout group")(error),
             })?;
         }
-        let port = Port { socket, name: name.to_owned(), index: info.index, mtu: info.mtu };
+        let port = Port { socket, name: name.to_owned(), mtu: info.mtu };
         Ok((Arc::new(port), ring, offloads))
     }
 }
@@ -174,8 +172,6 @@ impl Options {
 struct Port {
     socket: Socket,
     name: String,
-    /// Its number, which stays when it is renamed.
-    index: u32,
     /// Longest packet when it was opened, in bytes from the IP header on.
     mtu: u32,
 }
@@ -183,6 +179,6 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<PortError> {
-        name_of(self.index).is_none().then(|| PortError::Gone(self.name.clone()))
+        self.socket.has_lost_interface().then(|| PortError::Gone(self.name.clone()))
     }
 }

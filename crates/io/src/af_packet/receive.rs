@@ -106,11 +106,10 @@ impl Receiver {
         self.ahead = self.clock.real_time_ahead(self.ahead);
         let failed = |what| PortError::of(&self.port.name, what);
         self.count_dropped().map_err(failed("asking for counters"))?;
-        // An interface that is down may come up again; one that is gone doesn't come back.
-        match self.port.socket.take_error().map_err(failed("asking for errors"))? {
-            Some(_) => self.port.gone().map_or(Ok(()), Err),
-            None => Ok(()),
-        }
+        // The kernel tells that the interface went down: it may come up again. One that is gone doesn't come
+        // back, and was down before.
+        self.port.socket.take_error().map_err(failed("asking for errors"))?;
+        self.port.gone().map_or(Ok(()), Err)
     }
 
     /// Appends up to `max` packets that have come; returns how many. Their times are the kernel's, but never

@@ -180,7 +180,7 @@ impl Socket {
 
     /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`,
     /// nothing.
-    pub(super) fn bind(&self, index: c_uint, receive: bool) -> io::Result<()> {
+    pub(crate) fn bind(&self, index: c_uint, receive: bool) -> io::Result<()> {
         // SAFETY: a `sockaddr_ll` is numbers and arrays of them: all zero bytes are one.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
@@ -192,6 +192,20 @@ impl Socket {
             libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast::<libc::sockaddr>(), len)
         };
         checked(result).map(|_| ())
+    }
+
+    /// Returns true if the interface that it was bound to was taken away, also where another one has its name
+    /// and number by now.
+    pub(crate) fn has_lost_interface(&self) -> bool {
+        // SAFETY: a `sockaddr_ll` is numbers and arrays of them: all zero bytes are one.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as socklen_t;
+        // SAFETY: pointer and length are those of an address, which outlives the call.
+        let result = unsafe {
+            libc::getsockname(self.0.as_raw_fd(), (&raw mut address).cast::<libc::sockaddr>(), &mut len)
+        };
+        // The kernel says -1 from then on.
+        result >= 0 && address.sll_ifindex < 0
     }
 
     /// Packets that found no place in the ring since this was last asked.

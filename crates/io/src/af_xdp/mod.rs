@@ -183,6 +183,8 @@ impl Options {
         if ![libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&info.hardware) {
             return Err(XdpError::NotEthernet { name: name.to_owned(), hardware: info.hardware });
         }
+        // It receives nothing; by it the kernel tells whether the interface is still the one that it was.
+        packets.bind(info.index, false).map_err(failed("binding to the interface"))?;
         let have = packets.queues(name).max(1);
         let mut queues = self.queues.numbers(have);
         if let Some(queue) = queues.iter().copied().find(|queue| *queue >= have) {
@@ -405,7 +407,7 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<XdpError> {
-        name_of(self.index).is_none().then(|| XdpError::Gone(self.name.clone()))
+        self.packets.has_lost_interface().then(|| XdpError::Gone(self.name.clone()))
     }
 
     /// What the interface is like now. It may have another name by now, and another one its name.

@@ -148,13 +148,10 @@ impl Receiver {
         }
         self.looked = now;
         for queue in &self.queues {
-            let error = queue.socket.take_error();
             // An interface that is down may come up again; one that is gone doesn't come back.
-            if error.map_err(XdpError::of(&self.port.name, "asking for errors"))?.is_some() {
-                return self.port.gone().map_or(Ok(()), Err);
-            }
+            queue.socket.take_error().map_err(XdpError::of(&self.port.name, "asking for errors"))?;
         }
-        Ok(())
+        self.port.gone().map_or(Ok(()), Err)
     }
 
     /// Puts free buffers into the fill rings, and has drivers that sleep take them.
