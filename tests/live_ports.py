@@ -647,6 +647,75 @@ def tap_port(case, binary, _):
         case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
 
 
+def block(kind, body):
+    """A block of a pcapng file."""
+    body += bytes(-len(body) % 4)
+    length = struct.pack("<I", len(body) + 12)
+    return struct.pack("<I", kind) + length + body + length
+
+
+def pcapng(links, packets):
+    """A capture of these interfaces and (interface, packet)s; each interface comes before its first
+    packet."""
+    capture = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    named = 0
+    for interface, packet in packets:
+        for link in links[named:interface + 1]:
+            capture += block(1, struct.pack("<HHI", link, 0, 0))
+            named += 1
+        capture += block(6, struct.pack("<IIIII", interface, 0, 0, len(packet), len(packet)) + packet)
+    return capture
+
+
+def other_links(case, binary, scratch):
+    """Packets that are no Ethernet frames don't leave by an interface: where a capture has nothing else, the
+    run says so and does nothing; where they come later, they are dropped."""
+    with Net() as net:
+        far = net.wire("b")
+        frame = udp(net, 1)
+        ports = ("af_packet(interface=mb)", "af_xdp(interface=mb)", "tap_interface(interface=t0)")
+        for link, start in ((101, 14), (113, 0)):
+            path = scratch / f"{link}.pcap"
+            record = frame[start:]
+            head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, link)
+            path.write_bytes(head + 50 * (struct.pack("<IIII", 1, 0, len(record), len(record)) + record))
+            runs = [("run", "-e", f'c :: pcap(path="{path}"); c -> reframe -> out :: {port}') for port in ports]
+            runs.append(("run", "--workers", 2, "-e", f'c :: pcap(path="{path}"); c -> reframe -> out :: {ports[0]}'))
+            for words in (*runs, ("reframe", path, "af_packet:mb")):
+                child = net.start("m", binary, *words)
+                out, err = child.communicate(timeout=10)
+                said = f"link type {link}" in err and "Ethernet frames only" in err
+                case.check(child.returncode == 2 and said and not out, f"{words}: {child.returncode} {out} {err}")
+        case.equal(far.receive(0.3), [], "packets that left")
+        # More packets than are read at once come before the first of another interface.
+        first, last = [(0, udp(net, n)) for n in range(600)], [(1, udp(net, n)[14:]) for n in range(20)]
+        later = scratch / "later.pcapng"
+        later.write_bytes(pcapng((1, 101), first + last + first[:5]))
+        for number, port in enumerate(ports):
+            words = ("--pace", "fast", "-e", f'pcap(path="{later}") -> out :: {port}')
+            child = net.start("m", binary, "run", *JSON, *words)
+            out, err = child.communicate(timeout=20)
+            if case.equal(child.returncode, 0, f"{port}: exit status ({err})"):
+                report = json.loads(out)
+                sent = counters(report, "out")[1]
+                case.equal((report["dropped"], sent["not_ethernet"], sent["packets_sent"]), ({"not_sent": 20}, 20, 605), port)
+            if number < 2:
+                case.equal(len(far.receive(2, is_udp, 605)), 605, f"{port}: packets that arrived")
+        # All of another type that come with the first packets.
+        at_once = scratch / "at_once.pcapng"
+        at_once.write_bytes(pcapng((101,), [(0, packet) for _, packet in last]))
+        child = net.start("m", binary, "run", "-e", f'pcap(path="{at_once}") -> out :: {ports[0]}')
+        _, err = child.communicate(timeout=10)
+        case.check(child.returncode == 2 and "link type 101" in err, f"pcapng: {child.returncode} {err}")
+        # A capture that leads elsewhere is nothing to the port.
+        graph = f'pcap(path="{scratch}/101.pcap") -> null; af_packet(interface=ma) -> af_packet(interface=mb)'
+        near = net.wire("a")
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        near.send(frame)
+        case.equal([f for _, f in far.receive(2, is_udp, 1)], [frame], "a frame beside such a capture")
+        ended(case, box)
+
+
 LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, packet_relay, xdp_killed, xdp_trouble, xdp_queues,
               packet_ring_full, xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
-              datagrams_out, fanout, tap_port)
+              datagrams_out, fanout, tap_port, other_links)

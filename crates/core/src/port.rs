@@ -11,12 +11,15 @@ use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
+use slipstream_wire::LinkType;
+
 use crate::batch::{Arrivals, Batch};
+use crate::frame::Frame;
 use crate::interface::Interface;
 use crate::pool::{Pool, Region};
 use crate::registry::Made;
 use crate::source::{Source, SourceError};
-use crate::stage::{Context, Drops, Egress, Observe, Output, Stage, StageError};
+use crate::stage::{Context, DropReason, Drops, Egress, Observe, Output, Stage, StageError};
 use crate::time::Nanos;
 
 /// Why a port can't be used any more, in the words of whoever implements it.
@@ -33,6 +36,12 @@ pub trait Transmit {
     /// Returns true if all that it looks at of a batch are its packets: where they come straight from a port,
     /// nobody then parses their headers or looks for trains.
     fn takes_unread(&self) -> bool {
+        false
+    }
+
+    /// Returns true if only Ethernet frames can leave: packets of interfaces of other link types are then
+    /// dropped before they come here.
+    fn ethernet_only(&self) -> bool {
         false
     }
 
@@ -235,19 +244,27 @@ impl From<Port> for Made {
     fn from(port: Port) -> Self {
         match (port.receive, port.transmit) {
             (Some(source), None) => Self::Source(source),
-            (None, Some(transmit)) => Self::Stage(Box::new(Outlet(transmit))),
-            (Some(source), Some(transmit)) => Self::TwoWay(source, Box::new(Outlet(transmit))),
+            (None, Some(transmit)) => Self::Stage(Box::new(Outlet::of(transmit))),
+            (Some(source), Some(transmit)) => Self::TwoWay(source, Box::new(Outlet::of(transmit))),
             (None, None) => Self::Checked,
         }
     }
 }
 
 /// The transmitting half of a port at the end of a pipeline.
-pub struct Outlet(Box<dyn Transmit + Send>);
+pub struct Outlet {
+    transmit: Box<dyn Transmit + Send>,
+    /// Interfaces that packets come from, as far as they were looked at.
+    links: usize,
+    /// Packets of some of them can't leave here.
+    some_others: bool,
+    /// Such packets that came, and were dropped.
+    others: u64,
+}
 
 impl fmt::Debug for Outlet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outlet").field("in_flight", &self.0.in_flight()).finish()
+        f.debug_struct("Outlet").field("in_flight", &self.transmit.in_flight()).finish()
     }
 }
 
@@ -255,30 +272,59 @@ impl Outlet {
     /// Packets go there.
     #[must_use]
     pub fn new(transmit: impl Transmit + Send + 'static) -> Self {
-        Self(Box::new(transmit))
+        Self::of(Box::new(transmit))
+    }
+
+    fn of(transmit: Box<dyn Transmit + Send>) -> Self {
+        Self { transmit, links: 0, some_others: false, others: 0 }
+    }
+
+    /// Drops what is no Ethernet frame, where nothing else can leave.
+    #[inline]
+    fn drop_others(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        if self.links != cx.links.len() {
+            self.links = cx.links.len();
+            let others = cx.links.iter().any(|link| *link != LinkType::Ethernet);
+            self.some_others = others && self.transmit.ethernet_only();
+        }
+        if self.some_others {
+            self.drop_each_other(cx, batch);
+        }
+    }
+
+    #[cold]
+    fn drop_each_other(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        let fits = |frame: &Frame| cx.link(frame) == LinkType::Ethernet;
+        let keep: Vec<bool> = batch.frames.iter().map(fits).collect();
+        for (frame, _) in batch.frames.iter().zip(&keep).filter(|(_, keep)| !**keep) {
+            cx.pool.free(frame.buf);
+            self.others += 1;
+        }
+        batch.retain(&keep);
     }
 }
 
 impl Stage for Outlet {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
-        self.0.complete(cx.pool);
-        self.0.tx(cx, batch);
+        self.transmit.complete(cx.pool);
+        self.drop_others(cx, batch);
+        self.transmit.tx(cx, batch);
     }
 
     fn takes_unread(&self) -> bool {
-        self.0.takes_unread()
+        self.transmit.takes_unread()
     }
 
     fn next_deadline(&self) -> Nanos {
-        self.0.next_look()
+        self.transmit.next_look()
     }
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
-        self.0.look(cx);
+        self.transmit.look(cx);
     }
 
     fn drain(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
-        self.0.drain(cx);
+        self.transmit.drain(cx);
     }
 
     fn egress(&mut self) -> Option<&mut dyn Egress> {
@@ -288,49 +334,58 @@ impl Stage for Outlet {
 
 impl Observe for Outlet {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.0.counters(visit);
+        self.transmit.counters(visit);
+        if self.transmit.ethernet_only() {
+            visit("not_ethernet", self.others);
+        }
     }
 
     fn drops(&self) -> Drops {
-        self.0.drops()
+        let mut drops = self.transmit.drops();
+        drops.add(DropReason::NotSent, self.others);
+        drops
     }
 
     fn trouble(&self) -> Option<String> {
-        self.0.trouble()
+        self.transmit.trouble()
     }
 
     fn figures(&self) -> Option<Box<dyn Any + Send>> {
-        self.0.figures()
+        self.transmit.figures()
     }
 }
 
 impl Egress for Outlet {
     fn region(&mut self) -> Option<Box<dyn Region>> {
-        self.0.region()
+        self.transmit.region()
     }
 
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
-        self.0.interfaces(new).map_err(|e| StageError(e.to_string()))
+        self.transmit.interfaces(new).map_err(|e| StageError(e.to_string()))
+    }
+
+    fn ethernet_only(&self) -> bool {
+        self.transmit.ethernet_only()
     }
 
     fn unfinished(&self) -> bool {
-        self.0.unfinished()
+        self.transmit.unfinished()
     }
 
     fn room(&mut self) -> usize {
-        self.0.room()
+        self.transmit.room()
     }
 
     fn relay(&mut self) -> Option<&mut dyn Any> {
-        self.0.relay()
+        self.transmit.relay()
     }
 
     fn no_more(&mut self) {
-        self.0.no_more();
+        self.transmit.no_more();
     }
 
     fn failed(&self) -> bool {
-        self.0.failed()
+        self.transmit.failed()
     }
 
     fn flush(&mut self) -> Result<(), StageError> {
@@ -338,6 +393,66 @@ impl Egress for Outlet {
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
-        self.0.finish().map_err(|e| StageError(e.to_string()))
+        self.transmit.finish().map_err(|e| StageError(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::PacketMeta;
+
+    /// Sends frames, and counts them.
+    struct Card {
+        ethernet_only: bool,
+        frames: u64,
+    }
+
+    impl Transmit for Card {
+        fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+            self.frames += batch.frames.len() as u64;
+            assert_eq!(batch.iter().map(|(_, frames)| frames.len()).sum::<usize>(), batch.frames.len());
+            batch.frames.iter().for_each(|frame| cx.pool.free(frame.buf));
+            batch.clear();
+        }
+
+        fn ethernet_only(&self) -> bool {
+            self.ethernet_only
+        }
+
+        fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+            visit("frames", self.frames);
+        }
+    }
+
+    /// Nothing is emitted by the end of a pipeline.
+    struct Nobody;
+
+    impl Output for Nobody {
+        fn emit(&mut self, _: &mut Pool, batch: &mut Batch) {
+            assert!(batch.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_card_is_spared_what_is_no_ethernet_frame() {
+        let (one, two) = ([LinkType::Ethernet], [LinkType::Ethernet, LinkType::RawIp]);
+        for (ethernet_only, sent, others) in [(true, 5, 2), (false, 7, 0)] {
+            let mut pool = Pool::new();
+            let mut outlet = Outlet::new(Card { ethernet_only, frames: 0 });
+            for (links, interfaces) in [(&one[..], &[0, 0][..]), (&two[..], &[0, 1, 0, 1, 0][..])] {
+                let mut batch = Batch::new();
+                for interface in interfaces {
+                    let meta = PacketMeta { interface: *interface, ..PacketMeta::default() };
+                    let frame = Frame::unclassified(Nanos(1), pool.insert(meta, &[0; 60]), 60);
+                    batch.push_single(frame, Nanos(1), 0);
+                }
+                let mut cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links };
+                outlet.process(&mut cx, &mut batch, &mut Nobody);
+            }
+            let mut frames = 0;
+            outlet.counters(&mut |name, n| frames += if name == "frames" { n } else { 0 });
+            assert_eq!((frames, outlet.drops().total(), pool.live()), (sent, others, 0));
+        }
     }
 }

@@ -271,6 +271,12 @@ pub trait Egress {
         Ok(())
     }
 
+    /// Returns true if it sends Ethernet frames only: a live run whose packets for it are none fails at its
+    /// start.
+    fn ethernet_only(&self) -> bool {
+        false
+    }
+
     /// Packets that it can take now without losing any, where that is limited: sources that lead here are
     /// then asked for no more.
     fn room(&mut self) -> usize {

@@ -96,6 +96,10 @@ impl Transmit for Sender {
         true
     }
 
+    fn ethernet_only(&self) -> bool {
+        true
+    }
+
     fn relay(&mut self) -> Option<&mut dyn Any> {
         Some(self)
     }

@@ -332,6 +332,7 @@ impl Driver {
         self.live.take_core()?;
         self.adopt_memory()?;
         self.pipeline.find_ways();
+        self.pipeline.check_links()?;
         let attached = self.live.operator.attach(self.live.shard);
         self.inbox = Some(attached.inbox());
         let mut clock: Box<dyn Clock> = if self.in_service_time() {

@@ -309,9 +309,15 @@ impl Driver {
     }
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
-        let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
+        let Some(from) = self.pipeline.heads.get(head) else { return Ok(()) };
+        let source = &from.source;
         if source.interfaces().len() == feed.numbers.len() && !feed.renumbered {
             return Ok(());
+        }
+        // A capture may name its first interfaces with its first packets, none of which went in yet. Of those
+        // that come later, a port drops what it can't send.
+        if feed.numbers.is_empty() && !feed.live {
+            from.check_links()?;
         }
         let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
         if !new.is_empty() {

@@ -136,6 +136,10 @@ impl Transmit for Sender {
         true
     }
 
+    fn ethernet_only(&self) -> bool {
+        true
+    }
+
     fn relay(&mut self) -> Option<&mut dyn Any> {
         Some(self)
     }

@@ -252,6 +252,10 @@ impl Transmit for Sender {
         true
     }
 
+    fn ethernet_only(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         self.now = cx.now;
         self.look_around(cx.pool);

@@ -118,6 +118,10 @@ impl Transmit for Sender {
         true
     }
 
+    fn ethernet_only(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         let mut frames = batch.frames.as_slice();
         while let Some((frame, rest)) = frames.split_first() {

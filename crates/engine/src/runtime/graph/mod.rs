@@ -89,13 +89,39 @@ pub(super) struct Head {
     pub(super) takes_unread: bool,
     /// Packets come to that stage from nowhere else.
     pub(super) leads_alone: bool,
+    /// A port that packets may come to, in a live run, and that sends Ethernet frames only: its name and
+    /// type.
+    pub(super) ethernet_only: Option<(String, &'static str)>,
 }
 
 impl Head {
     /// A head of which nothing is known yet but where it leads: see [`Pipeline::look_over`].
     pub(super) fn new(name: String, kind: &'static str, source: Box<dyn Source + Send>, edge: Edge) -> Self {
         let (takes_arrivals, takes_classified, takes_unread, leads_alone) = (false, false, false, false);
-        Self { name, kind, source, edge, takes_arrivals, takes_classified, takes_unread, leads_alone }
+        Self {
+            name,
+            kind,
+            source,
+            edge,
+            takes_arrivals,
+            takes_classified,
+            takes_unread,
+            leads_alone,
+            ethernet_only: None,
+        }
+    }
+
+    /// Holds the interfaces that the source has now against the port that packets may come to.
+    pub(super) fn check_links(&self) -> Result<(), StageError> {
+        let Some((port, kind)) = &self.ethernet_only else { return Ok(()) };
+        let other = self.source.interfaces().iter().find(|one| one.link() != LinkType::Ethernet);
+        other.map_or(Ok(()), |other| {
+            Err(StageError(format!(
+                "`{}` brings packets of link type {}, and `{port}` ({kind}) sends Ethernet frames only: capture on \
+                 one interface instead of `any`, or give them Ethernet headers first (tcprewrite --dlt=enet)",
+                self.name, other.link_number as u16,
+            )))
+        })
     }
 }
 
@@ -425,6 +451,21 @@ impl Pipeline {
             .map(|to| reach.iter().enumerate().filter_map(leads(to)).collect())
             .collect();
         self.told = vec![false; self.nodes.len()];
+        let nodes = &mut self.nodes;
+        for (head, way) in self.heads.iter_mut().zip(&self.ways) {
+            head.ethernet_only = way.iter().find_map(|place| {
+                let node = nodes.get_mut(*place)?;
+                node.stage
+                    .egress()
+                    .is_some_and(|end| end.ethernet_only())
+                    .then(|| (node.name.clone(), node.kind))
+            });
+        }
+    }
+
+    /// Says which source brings packets, as far as is known, that a port on their way can't send.
+    pub(super) fn check_links(&self) -> Result<(), StageError> {
+        self.heads.iter().try_for_each(Head::check_links)
     }
 
     /// Packets that all stages on the ways of a source have room for.
