@@ -707,10 +707,21 @@ def other_links(case, binary, scratch):
         child = net.start("m", binary, "run", "-e", f'pcap(path="{at_once}") -> out :: {ports[0]}')
         _, err = child.communicate(timeout=10)
         case.check(child.returncode == 2 and "link type 101" in err, f"pcapng: {child.returncode} {err}")
+        # Those that were captured in part leave, and the run tells of them.
+        head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 50, 1)
+        (scratch / "short.pcap").write_bytes(head + 7 * (struct.pack("<IIII", 1, 0, 50, 60) + frame[:50]))
+        for port in ports[:2]:
+            child = net.start("m", binary, "run", *JSON, "-e", f'pcap(path="{scratch}/short.pcap") -> out :: {port}')
+            out, err = child.communicate(timeout=10)
+            if case.equal(child.returncode, 0, f"{port}: exit status ({err})"):
+                sent = counters(json.loads(out), "out")[1]
+                case.equal((sent["packets_sent"], sent["captured_in_part"]), (7, 7), f"{port}: captured in part")
+                case.check("7 packets left as short" in err, f"{port}: no warning: {err}")
         # A capture that leads elsewhere is nothing to the port.
         graph = f'pcap(path="{scratch}/101.pcap") -> null; af_packet(interface=ma) -> af_packet(interface=mb)'
         near = net.wire("a")
         box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        far.receive(0.3)
         near.send(frame)
         case.equal([f for _, f in far.receive(2, is_udp, 1)], [frame], "a frame beside such a capture")
         ended(case, box)

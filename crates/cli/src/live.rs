@@ -366,6 +366,14 @@ fn complain(report: &RunReport) {
     }
     for stage in &report.stages {
         let counter = |name| stage.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        if counter("captured_in_part") > 0 {
+            warn!(
+                "{}: {} packets left as short as they were captured, and who receives them may drop them; capture whole \
+                 packets (tcpdump -s 0)",
+                stage.name,
+                counter("captured_in_part")
+            );
+        }
         if counter("long_probes") > 0 {
             warn!(
                 "{}: {} flows collided in its table as chance doesn't make them: somebody chose them and knows the seed; \

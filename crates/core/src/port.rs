@@ -260,6 +260,11 @@ pub struct Outlet {
     some_others: bool,
     /// Such packets that came, and were dropped.
     others: u64,
+    /// Some interface is one of a capture that may have taken no more than the beginnings of packets, which
+    /// go out on a wire here.
+    some_cut: bool,
+    /// Such packets that came.
+    cut: u64,
 }
 
 impl fmt::Debug for Outlet {
@@ -276,7 +281,7 @@ impl Outlet {
     }
 
     fn of(transmit: Box<dyn Transmit + Send>) -> Self {
-        Self { transmit, links: 0, some_others: false, others: 0 }
+        Self { transmit, links: 0, some_others: false, others: 0, some_cut: false, cut: 0 }
     }
 
     /// Drops what is no Ethernet frame, where nothing else can leave.
@@ -302,12 +307,23 @@ impl Outlet {
         }
         batch.retain(&keep);
     }
+
+    fn count_cut(&mut self, cx: &Context<'_>, batch: &Batch) {
+        let is_cut = |frame: &Frame| {
+            let whole = cx.pool.unsliced(frame.buf, frame.len);
+            whole.is_some_and(|(original_len, data)| original_len as usize > data.len())
+        };
+        self.cut += batch.frames.iter().filter(|frame| is_cut(frame)).count() as u64;
+    }
 }
 
 impl Stage for Outlet {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
         self.transmit.complete(cx.pool);
         self.drop_others(cx, batch);
+        if self.some_cut {
+            self.count_cut(cx, batch);
+        }
         self.transmit.tx(cx, batch);
     }
 
@@ -337,6 +353,7 @@ impl Observe for Outlet {
         self.transmit.counters(visit);
         if self.transmit.ethernet_only() {
             visit("not_ethernet", self.others);
+            visit("captured_in_part", self.cut);
         }
     }
 
@@ -361,6 +378,7 @@ impl Egress for Outlet {
     }
 
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        self.some_cut |= self.transmit.ethernet_only() && new.iter().any(|one| one.snap_len > 0);
         self.transmit.interfaces(new).map_err(|e| StageError(e.to_string()))
     }
 
@@ -431,6 +449,27 @@ mod tests {
     impl Output for Nobody {
         fn emit(&mut self, _: &mut Pool, batch: &mut Batch) {
             assert!(batch.is_empty());
+        }
+    }
+
+    #[test]
+    fn packets_that_were_captured_in_part_are_counted() {
+        for (ethernet_only, snap_len, want) in [(true, 60, 1), (true, 0, 0), (false, 60, 0)] {
+            let mut pool = Pool::new();
+            let mut outlet = Outlet::new(Card { ethernet_only, frames: 0 });
+            outlet.interfaces(&[Interface { link_number: 1, snap_len, name: None }]).unwrap();
+            let mut batch = Batch::new();
+            for original_len in [60, 61] {
+                let meta = PacketMeta { original_len, ..PacketMeta::default() };
+                let frame = Frame::unclassified(Nanos(1), pool.insert(meta, &[0; 60]), 60);
+                batch.push_single(frame, Nanos(1), 0);
+            }
+            let links = &[LinkType::Ethernet];
+            let mut cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links };
+            outlet.process(&mut cx, &mut batch, &mut Nobody);
+            let mut cut = 0;
+            outlet.counters(&mut |name, n| cut += if name == "captured_in_part" { n } else { 0 });
+            assert_eq!((cut, outlet.drops().total()), (want, 0));
         }
     }
 
