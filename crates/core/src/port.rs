@@ -407,7 +407,7 @@ impl Egress for Outlet {
     }
 
     fn flush(&mut self) -> Result<(), StageError> {
-        self.0.flush().map_err(|e| StageError(e.to_string()))
+        self.transmit.flush().map_err(|e| StageError(e.to_string()))
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
