@@ -15,6 +15,8 @@ use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
 use verdict::best_window;
 pub(crate) use verdict::verdict;
 
+use crate::ui;
+
 /// A trace to report on.
 pub(crate) struct Subject<'a> {
     /// Its file, or what it is.
@@ -31,6 +33,7 @@ pub(crate) struct Subject<'a> {
 struct Page {
     title: String,
     version: &'static str,
+    command: String,
     style: &'static str,
     burst: Option<u32>,
     several: bool,
@@ -87,6 +90,7 @@ pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, PageError> {
     let values = Page {
         title: sections.first().map(|s| s.name.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION"),
+        command: ui::command_line(),
         style: STYLE,
         burst: subjects.iter().flat_map(|s| &s.report.ip.windows).map(|w| w.burst).next(),
         several: sections.len() > 1,

@@ -8,6 +8,7 @@ use slipstream_report::{STYLE, number, page};
 
 use super::Figure;
 use crate::replace::Replacement;
+use crate::ui;
 
 /// A page to which figures are added.
 #[derive(Serialize)]
@@ -15,6 +16,7 @@ pub(crate) struct Page {
     title: String,
     verdict: String,
     version: &'static str,
+    command: String,
     style: &'static str,
     figures: Vec<Figure>,
 }
@@ -82,6 +84,7 @@ impl Page {
             title: title.to_owned(),
             verdict: verdict.to_owned(),
             version,
+            command: ui::command_line(),
             style: STYLE,
             figures: Vec::new(),
         }

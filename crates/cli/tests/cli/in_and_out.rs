@@ -647,6 +647,28 @@ fn waiting_for_a_reader_can_be_ended() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
+/// So does who waits for somebody to write to one; else it is a capture like any other.
+#[test]
+fn waiting_for_a_writer_can_be_ended() {
+    let dir = scratch();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let analyze = || {
+        let mut command = Command::new(BINARY);
+        command.args(["analyze", "--format", "json", text(&pipe)]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let child = analyze();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+    let child = analyze();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    fs::write(&pipe, fs::read(small()).unwrap()).unwrap();
+    let analyzed = Ended::of(child.wait_with_output().unwrap()).with(0).json();
+    assert_eq!(analyzed["records"], 2000);
+}
+
 /// Options that have nothing to be about are told.
 #[test]
 fn options_without_effect_are_told() {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,10 +113,12 @@ impl CaptureReader {
         if metadata.is_dir() {
             return Err(CaptureError::IsDirectory { file: path.display().to_string() });
         }
-        let file = File::open(path).map_err(failed)?;
         if !metadata.is_file() {
-            return Self::start(Stream::new(file), path.display().to_string(), None);
+            // To open a named pipe would wait for who writes to it, and for nothing else.
+            let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+            return Self::start(Stream::new(file.map_err(failed)?), path.display().to_string(), None);
         }
+        let file = File::open(path).map_err(failed)?;
         let again = file.try_clone().ok().map(Arc::new);
         let reader = Self::start(file, path.display().to_string(), Some(metadata.len()))?;
         Ok(Self { file: again, ..reader })

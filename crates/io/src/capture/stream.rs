@@ -34,7 +34,10 @@ impl Read for Stream {
             match poll(&mut fds, Some(&PATIENCE)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 // Reading from a file that can't be waited for says what is wrong.
-                _ => return self.file.read(into),
+                _ => match self.file.read(into) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read,
+                },
             }
         }
     }
