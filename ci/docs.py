@@ -171,7 +171,7 @@ def check_commands(page, binary, scratch, fail):
         shutil.copy(ROOT / "traces" / "campus.pcap.gz", scratch / name)
     (scratch / "bypass.rules").write_text("tcp syn\nudp port 53\n", encoding="utf-8")
     environment = {**os.environ, "HOME": str(scratch / "home"), "PATH": f"{binary.parent}:{os.environ['PATH']}"}
-    (scratch / "home").mkdir()
+    (scratch / "home" / ".local/share/bash-completion/completions").mkdir(parents=True)
     for language, block in parts(page)[2]:
         if language != "console":
             continue

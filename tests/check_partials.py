@@ -212,12 +212,12 @@ def bad(binary, _, scratch):
     shutil.copyfile(trace, broken)
     with open(broken, "r+b") as file:
         file.truncate(broken.stat().st_size - 5)
-    for n, path in part.items():
-        save(binary, broken, f"{n}/3", path)
+    saved = {n: save(binary, broken, f"{n}/3", path).json() for n, path in part.items()}
+    damaged = next(part[n] for n, one in saved.items() if one["truncated_at_byte"] is not None)
     merged = Run(binary, ["analyze", "merge", "--format", "json", *part.values()])
     same(case, merged, Run(binary, ["analyze", "--format", "json", broken]), "damaged at its end")
     case.check("damaged at byte" in merged.stderr, merged.stderr)
-    twice = Run(binary, ["analyze", "merge", *part.values(), part[3]])
+    twice = Run(binary, ["analyze", "merge", *part.values(), damaged])
     case.equal(twice.status, 2, "exit status where the damaged part is named twice")
     case.check("both begin at byte" in twice.stderr, twice.stderr)
     strict = save(binary, broken, "1/1", scratch / "x", "--strict")

@@ -22,7 +22,8 @@ what the command prints with `--format json`. Python's lock is released while th
 
 from . import model
 from ._native import CaptureError, PartialError, StateError, __version__
-from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
+from ._damage import DamageWarning
+from ._traffic import analyze, reframe, reframe_settings, synth
 from ._packets import packets
 from .partials import Partial, merge, partial, spans
 from .results import Analysis, Distribution, Sequence, Trace, Window

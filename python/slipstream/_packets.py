@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _native
-from ._traffic import warn
+from ._damage import warn
 from .partials import ALL, Span
 
 if TYPE_CHECKING:

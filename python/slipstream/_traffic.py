@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import operator
 import os
-import warnings
 from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native, partials
+from ._damage import warn
 from .results import Analysis, Failed, Trace
 
 Source = Union[str, "os.PathLike[str]", bytes]
 Time = Union[int, str]
 Progress = Optional[Callable[[str, Optional[float]], object]]
-
-
-class DamageWarning(UserWarning):
-    """A capture is damaged; the packets before the damage were used."""
 
 
 def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Iterable[Time]] = ("16us", "64us", "128us"),
@@ -143,9 +139,3 @@ def _seconds(value: Any) -> int:
     if not 0 <= seconds <= _LATEST:
         raise ValueError(f"start={value!r}: seconds since 1970 are 0 to {_LATEST}")
     return seconds * 1_000_000_000
-
-
-def warn(damage: Optional[str]) -> None:
-    """Warns of damage to a capture, in words, if there was any."""
-    if damage:
-        warnings.warn(f"{damage}; the packets before it were used", DamageWarning, stacklevel=3)

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native
 from ._native import PartialError, StateError
-from ._traffic import warn
+from ._damage import warn
 from .results import Analysis, Trace
 from .sketches import replace
 
