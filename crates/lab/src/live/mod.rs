@@ -74,6 +74,17 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
+/// Connections of the web server's clients (place 0), and of the receiver (1): 16 each, or as
+/// `SLIPSTREAM_LAB_CONNECTIONS=128,32` says.
+fn connections(place: usize) -> anyhow::Result<u32> {
+    const USUAL: u32 = 16;
+    let Ok(text) = std::env::var("SLIPSTREAM_LAB_CONNECTIONS") else { return Ok(USUAL) };
+    let number = text.split(',').nth(place).and_then(|number| number.trim().parse().ok());
+    number.filter(|n| (1..=1024).contains(n)).with_context(|| {
+        format!("SLIPSTREAM_LAB_CONNECTIONS={text}: two numbers from 1 to 1024 are needed, as in 128,32")
+    })
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -150,7 +161,8 @@ uwsgi_temp_path DIR/uwsgi; scgi_temp_path DIR/scgi; server { listen 80; root DIR
 
 /// §5.4 in small: clients, a delay of 10 ± 2 ms each way, a reframer both ways, nginx.
 fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (runs, seconds, connections) = if lab.quick { (3, 3, 16) } else { (5, 10, 128) };
+    let (runs, seconds) = if lab.quick { (1, 2) } else { (5, 3) };
+    let connections = connections(0)?;
     let folder = tempfile::tempdir()?;
     let path = folder.path().to_string_lossy().into_owned();
     fs::create_dir(folder.path().join("www"))?;
@@ -220,7 +232,7 @@ fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
 
 /// Delay that a hold adds to the way there and back of a single packet.
 fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (runs, pings) = if lab.quick { (5, "200") } else { (9, "1000") };
+    let (runs, pings) = if lab.quick { (1, "200") } else { (5, "200") };
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); DELAY_HOLDS.len()];
     for run in 0..runs {
         for (hold, times) in DELAY_HOLDS.iter().zip(&mut all) {

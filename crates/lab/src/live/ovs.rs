@@ -221,7 +221,7 @@ fn rules(count: usize) -> String {
 
 /// Traffic of known SLF through the switch. `share` are the places of this part on the way of the whole lab.
 pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, share: [f64; 2]) -> anyhow::Result<()> {
-    let (runs, time) = if lab.quick { (3, 500) } else { (5, 1000) };
+    let (runs, time) = if lab.quick { (1, 300) } else { (3, 500) };
     let slfs: Vec<(u32, [f64; 2])> =
         PAPER.into_iter().filter(|(slf, _)| !lab.quick || [1, CLAIMED].contains(slf)).collect();
     let _pages = HugePages::take()?;

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::net::{End, Net, SERVER, idle_ns};
-use super::{READY, median, middle_on, object, seen};
+use super::{READY, connections, median, middle_on, object, seen};
 use crate::{Bench, Chart, Claim, Findings};
 
 /// Who merges packets of a flow before the receiver's stack sees them.
@@ -29,6 +29,8 @@ enum Merging {
 const KINDS: [Merging; 3] = [Merging::InRow, Merging::Kernel, Merging::Nobody];
 /// Longest trains by packets; 1 is traffic as it comes, which is not held.
 const TRAINS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// The first and the last of them.
+const ENDS: [u32; 2] = [1, 32];
 /// Bytes of TCP in a packet of 1500 bytes.
 const SEGMENT: f64 = 1448.0;
 /// The cores of the receiver, and of everybody else.
@@ -106,8 +108,11 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         bail!("a receiver with a core of its own takes two cores");
     }
-    let (runs, seconds, connections) = if lab.quick { (2, 2, 16) } else { (5, 5, 32) };
-    let points: Vec<(Merging, u32)> = KINDS.into_iter().flat_map(|k| TRAINS.map(|t| (k, t))).collect();
+    let (runs, seconds) = if lab.quick { (1, 1) } else { (3, 2) };
+    let connections = connections(1)?;
+    let trains: &[u32] = if lab.quick { &ENDS } else { &TRAINS };
+    let of_kind = |kind| trains.iter().map(move |train| (kind, *train));
+    let points: Vec<(Merging, u32)> = KINDS.into_iter().flat_map(of_kind).collect();
     let mut all: Vec<Vec<Received>> = points.iter().map(|_| Vec::new()).collect();
     let steps = (runs * points.len()) as f64;
     let mut done = 0.0;
@@ -119,7 +124,7 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
         }
     }
     let of = |kind: usize, train: usize, f: fn(&Received) -> f64| {
-        median(all.get(kind * TRAINS.len() + train).into_iter().flatten().map(f).collect())
+        median(all.get(kind * trains.len() + train).into_iter().flatten().map(f).collect())
     };
     let mut series = Vec::new();
     for (k, merging) in KINDS.into_iter().enumerate() {
@@ -129,7 +134,7 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
             let at = |t: usize| paper_ratio(merging.paper(), of(k, t, |r| r.slf));
             at(t) / at(0)
         };
-        for (t, train) in TRAINS.into_iter().enumerate() {
+        for (t, train) in trains.iter().enumerate() {
             findings.rows.push(object(json!({
                 "part": "receiver", "merging": merging.key(), "longest_train": train, "slf": of(k, t, |r| r.slf),
                 "receiver_ns_per_packet": of(k, t, |r| r.ns_per_packet), "of_traffic_as_it_comes": ratio(t),
@@ -137,15 +142,15 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
                 "megabytes_per_second": of(k, t, |r| r.bytes_per_second) / 1e6,
             })));
         }
-        series.push((merging.name().to_owned(), (0..TRAINS.len()).map(|t| Some(ratio(t))).collect()));
+        series.push((merging.name().to_owned(), (0..trains.len()).map(|t| Some(ratio(t))).collect()));
         if merging != Merging::Kernel {
-            let paper: Vec<Option<f64>> = (0..TRAINS.len()).map(|t| Some(paper(t))).collect();
+            let paper: Vec<Option<f64>> = (0..trains.len()).map(|t| Some(paper(t))).collect();
             series.push((
                 format!("the paper, LRO {}", if merging == Merging::InRow { "on" } else { "off" }),
                 paper,
             ));
         }
-        let last = TRAINS.len() - 1;
+        let last = trains.len() - 1;
         let text = format!(
             "a receiver's CPU a packet, {}, at SLF {:.1} over SLF {:.1} (Fig. 1a)",
             merging.name(),
@@ -164,7 +169,7 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
             .into(),
         x_label: "longest train, packets".into(),
         y_label: "of traffic as it comes".into(),
-        groups: TRAINS.iter().map(u32::to_string).collect(),
+        groups: trains.iter().map(u32::to_string).collect(),
         series,
     });
     Ok(())

@@ -138,7 +138,7 @@ pub(super) fn line(path: &Path, log: &PollLog) -> anyhow::Result<Fit> {
     if service_base_ns < 0.0 || service_per_packet_ns < 0.0 {
         warn!(
             "{}: no line fits these polls: a batch would take {service_base_ns:.0} ns, and each packet \
-             {service_per_packet_ns:.0} ns (R² {r_squared:.2}); some of them were interrupted, or all have a size",
+             {service_per_packet_ns:.0} ns (R² {r_squared:.2}); something else may have interrupted some of them",
             path.display()
         );
     }
