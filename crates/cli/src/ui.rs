@@ -97,7 +97,7 @@ pub(crate) fn effort(elapsed: Duration) -> String {
     format!("ended after {:.3} s{memory}", elapsed.as_secs_f64())
 }
 
-/// The command line, as a shell reads it.
+/// The command line, as a shell reads it, but for characters that can't be shown.
 pub(crate) fn command_line() -> String {
     let quoted = |word: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
@@ -108,7 +108,7 @@ pub(crate) fn command_line() -> String {
         }
     };
     let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
-    ["slipstream".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+    visible(&["slipstream".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" "))
 }
 
 /// True for the error of writing to a stdout whose reader went away.
