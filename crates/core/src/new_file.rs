@@ -333,7 +333,7 @@ mod tests {
             NewFile { file, path, hidden: Some(meanwhile) }.persist().unwrap();
         }
         assert_eq!(names(folder.path()).len(), 2);
-        // What can't have its name is not begun.
+        // A file that can't have its name is not begun.
         let error = NewFile::create(&folder.path().join("n".repeat(256))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
     }

@@ -11,8 +11,8 @@ pub const MAX_BYTES: u64 = 1 << 28;
 /// The text of a file, without the byte order mark that it may begin with.
 ///
 /// # Errors
-/// What reading it gives; [`ErrorKind::InvalidData`] where it isn't UTF-8; [`ErrorKind::FileTooLarge`] where
-/// it has more than [`MAX_BYTES`], as a device without an end has.
+/// The error of reading it; [`ErrorKind::InvalidData`] where it isn't UTF-8; [`ErrorKind::FileTooLarge`]
+/// where it has more than [`MAX_BYTES`], as a device without an end has.
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let text = read_at_most(path.as_ref(), MAX_BYTES + 1)?;
     if text.len() as u64 > MAX_BYTES {
@@ -25,7 +25,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<String> {
 /// As [`read`], but no more than the first `most` bytes of it.
 ///
 /// # Errors
-/// What reading it gives; [`ErrorKind::InvalidData`] where these bytes aren't UTF-8.
+/// The error of reading it; [`ErrorKind::InvalidData`] where these bytes aren't UTF-8.
 pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
     let bytes = bytes(path, most)?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
@@ -42,7 +42,7 @@ pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
 /// [`MAX_BYTES`], and then the same whenever it is asked for, as a file is.
 ///
 /// # Errors
-/// What reading it gives.
+/// The error of reading it.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     static STDIN: Mutex<Option<Vec<u8>>> = Mutex::new(None);
     let mut bytes = Vec::new();

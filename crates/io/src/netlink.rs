@@ -1,4 +1,4 @@
-//! What the kernel says of an interface by netlink (rtnetlink(7)), beyond what it tells by name.
+//! The kernel's description of an interface by netlink (rtnetlink(7)), beyond what it tells by name.
 
 use std::io;
 

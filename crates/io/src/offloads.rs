@@ -78,7 +78,7 @@ impl Feature {
     }
 }
 
-/// What an ethtool request reads and writes.
+/// The memory that an ethtool request reads and writes.
 ///
 /// # Safety
 /// Its layout is the kernel's for the command that it begins with, and it has no pointers.
@@ -115,7 +115,7 @@ struct GetFeatures {
 // SAFETY: `struct ethtool_gfeatures` with room for `WORDS` words; made by `wanted` alone.
 unsafe impl Argument for GetFeatures {}
 
-/// What 32 features are to be: those whose bit is in `valid`.
+/// The wanted state of 32 features: those whose bit is in `valid`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct FeatureChange {
@@ -123,7 +123,8 @@ struct FeatureChange {
     requested: u32,
 }
 
-/// What features are to be: the kernel reads as many words as `size` says, which must be as many as it has.
+/// The wanted state of features: the kernel reads as many words as `size` says, which must be as many as it
+/// has.
 #[repr(C)]
 struct SetFeatures {
     command: u32,

@@ -143,7 +143,7 @@ impl Operation {
     }
 }
 
-/// What is new for each stage of a shard.
+/// The updates of a shard, each with the name of its stage.
 type Updates = Vec<(String, Update)>;
 
 /// Waits for so many; false if they don't come in time.
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::types;
 
-    /// What nobody takes while the data path waits for a reader is not taken when it goes on either.
+    /// Settings that nobody takes while the data path waits for a reader aren't taken when it goes on.
     #[test]
     fn what_was_refused_is_not_taken_later() {
         let scratch = tempfile::tempdir().unwrap();

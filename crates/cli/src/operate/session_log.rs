@@ -130,7 +130,7 @@ impl Datagrams {
         result.map(drop)
     }
 
-    /// What has become of the events that were sent, with what is known by now of the last datagram.
+    /// The fate of the events that were sent, as far as it is known by now of the last datagram.
     fn written(&mut self, done: usize, error: Option<io::Error>) -> Written {
         let late = self.socket.take_error().ok().flatten();
         if late.is_some() {

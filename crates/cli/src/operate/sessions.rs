@@ -63,7 +63,7 @@ struct Asked {
     back: Sender<Answer>,
 }
 
-/// What came back: of this stage of this shard.
+/// The answer of a stage of a shard.
 type Answer = ((usize, String), Option<Events>);
 
 impl Asked {

@@ -19,6 +19,10 @@ pub(super) fn best_window(s: &Sequence) -> Option<&Window> {
 
 /// The gain of holding and its price, in a few sentences; empty where there is no packet with a flow.
 pub(crate) fn verdict(ip: &Sequence, frontier: Option<&Frontier>) -> String {
+    if ip.packets == 0 {
+        return "There is no IP packet in it, so there are no flows and there is no locality to measure."
+            .into();
+    }
     let (Some(now), Some(best)) = (ip.slf, best_window(ip)) else { return String::new() };
     let Some(after) = best.slf_after else { return String::new() };
     let (hold, gain) = (short_time(best.window_ns as f64), after / now);

@@ -277,7 +277,7 @@ fn packets_alone_go_to_stdout() {
     }
 }
 
-/// Whatever writes a file writes to stdout under its name, and leaves no file that is called so.
+/// A stage that writes a file writes to stdout under its name, and leaves no file that is called so.
 #[test]
 fn a_tap_and_an_export_may_go_to_stdout() {
     let dir = scratch();
@@ -293,7 +293,7 @@ fn a_tap_and_an_export_may_go_to_stdout() {
     run_in(dir.path(), both).with(2).silent().saying(&["only one can have stdout"]);
 }
 
-/// Where one output can't be written, no other takes its place.
+/// If one output can't be written, no other takes its place.
 #[test]
 fn what_fails_replaces_nothing() {
     let dir = scratch();

@@ -175,7 +175,7 @@ impl Plan {
             Some(kind) => {
                 let mut inside = Vec::new();
                 self.planned(name.to_owned(), *kind, table.span.clone(), &table.settings, &mut inside);
-                // What it lacks is told once it is wired up.
+                // Settings that it lacks are told once it is wired up.
                 findings.extend(inside.into_iter().filter(|finding| finding.span != table.span));
             }
             None => {
@@ -553,7 +553,7 @@ impl Plan {
     }
 }
 
-/// What was written, with the name of its setting: without one it is that of the only setting that must be
+/// A written value with the name of its setting: without one it is that of the only setting that must be
 /// written.
 fn named(written: Written, kind: &StageType) -> Result<Written, Finding> {
     if !written.key.is_empty() {

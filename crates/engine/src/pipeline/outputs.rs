@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// What a stage writes, unless packets come from it.
+/// The output of a stage, unless packets come from it.
 struct Written<'a> {
     stage: &'a PlannedStage,
     /// The setting that names it.
@@ -53,7 +53,7 @@ struct Written<'a> {
 }
 
 impl<'a> Written<'a> {
-    /// What the stage writes, if it does. A text may name something else than a file.
+    /// The output of a stage that has one. A text may name something else than a file.
     fn by(stage: &'a PlannedStage, base: &Path) -> Option<Self> {
         let setting = stage.kind.properties.writes.filter(|_| stage.role != Role::Source)?;
         let text = stage.settings.text(setting);
@@ -92,7 +92,7 @@ fn read(stage: &PlannedStage, base: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 impl Plan {
-    /// What stages write, each with its place.
+    /// The outputs of stages, each with its place.
     fn all_written(&self) -> impl Iterator<Item = (Place, Written<'_>)> {
         self.stages.iter().filter_map(|stage| {
             let written = Written::by(stage, &self.base)?;
@@ -100,7 +100,7 @@ impl Plan {
         })
     }
 
-    /// What stages read, each with its place.
+    /// The files that stages read, each with its place.
     fn all_read(&self) -> impl Iterator<Item = (Place, &PlannedStage, PathBuf)> {
         self.stages.iter().flat_map(|stage| {
             read(stage, &self.base).filter_map(move |path| Some((Place::of(&path)?, stage, path)))

@@ -152,7 +152,7 @@ impl NatStage {
         let (data, l3) = (cx.data(first), usize::from(first.info.l3()));
         if !first.info.classified() {
             return match classify(cx.link(first), data) {
-                // What may be IPv4, from whatever address, doesn't pass by as something else.
+                // It may be IPv4, from whatever address, and doesn't pass as something else.
                 Err(Skip::Truncated | Skip::Malformed) => {
                     Decided::Unreadable(ReadError::Truncated, Some(DropReason::Malformed))
                 }

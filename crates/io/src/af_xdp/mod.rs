@@ -410,7 +410,7 @@ impl Port {
         self.packets.has_lost_interface().then(|| XdpError::Gone(self.name.clone()))
     }
 
-    /// What the interface is like now. It may have another name by now, and another one its name.
+    /// The state of the interface now. It may have another name by now, and another one its name.
     fn info(&self) -> Option<InterfaceInfo> {
         let info = self.packets.interface(&name_of(self.index)?).ok()?;
         (info.index == self.index).then_some(info)

@@ -295,7 +295,7 @@ impl Parts {
         self.lock().reader.notes()
     }
 
-    /// What was noted is of packets before the span.
+    /// The notes so far are of packets before the span.
     pub(super) fn forget_notes(&self) {
         self.lock().reader.set_notes(Notes::default());
     }

@@ -308,11 +308,7 @@ fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&
 
 /// The verdict, last, where a reader looks for it.
 fn conclude(t: &mut Table, report: &Report, frontier: Option<&Frontier>) {
-    let mut verdict = report::verdict(&report.ip, frontier);
-    if report.ip.packets == 0 {
-        verdict =
-            "There is no IP packet in it, so there are no flows and there is no locality to measure.".into();
-    }
+    let verdict = report::verdict(&report.ip, frontier);
     if !verdict.is_empty() {
         t.title("Verdict");
         t.prose([verdict]);

@@ -1,5 +1,5 @@
-//! `--costs`: α and β′ from a small file of one's own, or from what `lab nf-locality --format json` printed;
-//! `--measure`: from that lab; else those of a typical chain.
+//! The costs of packets, α and β′: those of a small file or of a saved result of `lab nf-locality`
+//! (`--costs`), those that this lab measures now (`--measure`), or those of a typical chain.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ const FUNCTION: &str = "chain";
 /// The largest file, in bytes: a lab's result has some ten thousand.
 const MAX_BYTES: u64 = 1 << 24;
 
-/// What the chain of `lab nf-locality` costs on one machine, once for a train and once for each packet: the
+/// The costs of the chain of `lab nf-locality` on one machine, once for a train and once for each packet: the
 /// book's results have how it was measured.
 const TYPICAL: (f64, f64) = (180.0, 45.0);
 
-/// Where the costs of packets are from.
+/// The origin of the costs of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     /// A file.

@@ -204,7 +204,7 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     t
 }
 
-/// What is said of costs that no file has.
+/// A remark on costs that no file has.
 fn assumed(a: &Answer) -> Option<&'static str> {
     match a.costs_from {
         From::File => None,

@@ -182,7 +182,7 @@ impl Row {
     /// The row as a table shows it, in the order of [`HEADING`].
     pub(super) fn cells(&self) -> [String; 9] {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
-        // What a port sends or writes goes on to no stage.
+        // Packets that a port sends or writes go on to no stage.
         let is_last = self.left == 0.0 && self.came.is_some() && self.bits.is_some();
         let lost: f64 = self.dropped.iter().map(|(_, rate)| rate).sum();
         let why = self.dropped.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(why, _)| why.as_str());
