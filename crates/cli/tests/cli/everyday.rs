@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text};
+use crate::common::{BINARY, Ended, campus, interrupt, names, run, run_in, run_with, scratch, small, text};
 use serde_json::Value;
 
 fn stdout(ended: &Ended) -> String {
@@ -142,9 +141,7 @@ fn an_interrupted_replay_tells_what_it_did() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        interrupt(&child, "-INT");
         let ended = Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
         let json = ended.json();
         assert_eq!(json["interrupted"], true);

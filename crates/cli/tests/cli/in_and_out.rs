@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text, with_mounts};
+use crate::common::{
+    BINARY, Ended, campus, interrupt, names, run, run_in, run_with, scratch, small, text, with_mounts,
+};
 
 #[test]
 fn stdin_is_a_text_like_any_other() {
@@ -471,9 +473,7 @@ fn an_interrupted_replay_by_the_wall_clock_ends_well() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&child, "-INT");
     let status = child.wait().unwrap();
     assert!(status.success(), "{status}");
     let mut text = String::new();
@@ -489,11 +489,11 @@ fn an_interrupted_replay_by_the_wall_clock_ends_well() {
 /// Neither Ctrl-C nor the end of the terminal leaves anything half-written behind.
 #[test]
 fn an_interrupted_synth_leaves_nothing() {
-    interrupt("-INT");
-    interrupt("-HUP");
+    interrupted_synth("-INT");
+    interrupted_synth("-HUP");
 }
 
-fn interrupt(signal: &str) {
+fn interrupted_synth(signal: &str) {
     let dir = tempfile::tempdir().unwrap();
     // Whoever runs the tests under `nohup` would hand that on.
     let mut child = std::process::Command::new("env")
@@ -503,9 +503,7 @@ fn interrupt(signal: &str) {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1000));
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    interrupt(&child, signal);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -523,9 +521,9 @@ fn an_analysis_that_is_ended_leaves_nothing() {
             .current_dir(dir.path())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        // Waiting for it would close its input, whose end is a result of another kind.
+        let _input = child.stdin.take();
+        interrupt(&child, signal);
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_eq!(names(dir.path()), [""; 0], "{signal}");
     }
@@ -552,9 +550,7 @@ fn an_interrupted_analysis_has_no_result() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1000));
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        interrupt(&child, "-INT");
         let ended = Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
         assert!(ended.stdout.is_empty(), "{words:?}");
         assert_eq!(names(dir.path()), [""; 0], "{words:?}");
@@ -635,9 +631,7 @@ fn waiting_for_a_reader_can_be_ended() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(700));
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        interrupt(&child, "-TERM");
         Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
         assert_eq!(names(dir.path()), ["pipe"], "{words:?}");
         assert!(!fs::metadata(&pipe).unwrap().is_file(), "{words:?}");
@@ -659,8 +653,7 @@ fn waiting_for_a_writer_can_be_ended() {
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
     };
     let child = analyze();
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    interrupt(&child, "-TERM");
     Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
     let child = analyze();
     std::thread::sleep(std::time::Duration::from_millis(300));

@@ -36,6 +36,8 @@ impl Read for Stream {
                 // Reading from a file that can't be waited for says what is wrong.
                 _ => match self.file.read(into) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    // Who ends both sides of a pipe has cut the stream off; this is no capture's end.
+                    Ok(0) if self.stop.load(Ordering::Relaxed) => {}
                     read => return read,
                 },
             }
@@ -71,5 +73,19 @@ mod tests {
         drop(to);
         let mut stream = Stream { file: File::from(OwnedFd::from(from)), stop: Arc::default() };
         assert_eq!(stream.read(&mut [0; 4]).unwrap(), 0);
+    }
+
+    /// Whoever writes to it was asked to end by the same signal, and did so first.
+    #[test]
+    fn the_end_of_a_stream_after_a_request_to_end_is_that_request() {
+        let (from, to) = io::pipe().unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let mut stream = Stream { file: File::from(OwnedFd::from(from)), stop: Arc::clone(&stop) };
+        let ends = std::thread::spawn(move || {
+            stop.store(true, Ordering::Relaxed);
+            drop(to);
+        });
+        assert!(Stopped::is_why(&stream.read(&mut [0; 4]).unwrap_err()));
+        ends.join().unwrap();
     }
 }

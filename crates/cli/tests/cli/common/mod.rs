@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -142,4 +145,23 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|n| n.to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// Sends a signal to a run in the middle of its work: half a second after it began to listen for signals.
+#[track_caller]
+pub(crate) fn interrupt(child: &Child, signal: &str) {
+    let (pid, since) = (child.id().to_string(), slipstream::clock::now());
+    // SIGTERM, which nobody but the command itself catches on the way to it.
+    let listens = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .is_some_and(|mask| mask >> 14 & 1 == 1)
+    };
+    while !listens(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()) {
+        assert!(since.elapsed() < Duration::from_secs(30), "it doesn't listen for signals");
+        sleep(Duration::from_millis(10));
+    }
+    sleep(Duration::from_millis(500));
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
