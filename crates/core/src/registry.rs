@@ -320,6 +320,39 @@ pub struct Attachment {
     pub answers: bool,
 }
 
+/// Endpoints that packets to the outside get for their own. Where a packet from outside belongs, its external
+/// port alone says, so that each of several shards has a part of them, and packets from inside are led by
+/// their host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// Number of the input to which packets come from outside.
+    pub outside: usize,
+    /// The setting with the prefixes of the hosts inside; none: all.
+    pub inside: &'static str,
+    /// The settings with ranges of external ports, as `FIRST-LAST`.
+    pub ports: &'static [&'static str],
+    /// The setting with the range of identifiers of ICMP queries.
+    pub identifiers: &'static str,
+}
+
+/// A reason why several shards can't have a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hindrance {
+    /// The reason, as a sentence goes on behind the stage's name.
+    pub reason: &'static str,
+    /// A remedy, as an imperative.
+    pub remedy: &'static str,
+}
+
+/// A port that several shards have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// What the stage does in the pipeline.
+    pub role: Role,
+    /// A number for what the kernel spreads over them, 1 to 65535; no other stage or process has it.
+    pub group: u64,
+}
+
 /// Facts about the stages of a type that others must know: who puts a pipeline together, checks it, or
 /// spreads it over cores. Those that depend on settings are functions of them.
 #[derive(Clone, Copy, Debug)]
@@ -356,6 +389,20 @@ pub struct Properties {
     pub tables: &'static [StateTable],
     /// Of a port: how shards have it.
     pub sharing: fn(&Settings) -> Sharing,
+    /// Of a port: the settings with which each shard opens it.
+    pub shared: fn(&Settings, Shared) -> Settings,
+    /// Why shards can't have it, where the packets that must meet aren't the reason.
+    pub hindrance: fn(&Settings) -> Option<Hindrance>,
+    /// Settings with which fewer packets must meet, in words, where all have to with others.
+    pub without_meeting: Option<&'static str>,
+    /// Packets to the outside get endpoints that are divided among shards: all of what must meet is led
+    /// together by them.
+    pub translation: Option<Translation>,
+    /// It asks stations on its links for their addresses, which the stages of all shards have to hear.
+    pub asks_neighbours: fn(&Settings) -> bool,
+    /// Packets leave by the output with the number of the input that they came to, but for those that are
+    /// made here.
+    pub paired: bool,
     /// The setting that names the file or folder that is written, unless packets come from it. Where it is a
     /// text, `none` and what begins with `udp:` are no files.
     pub writes: Option<&'static str>,
@@ -382,6 +429,12 @@ impl Properties {
             reload: None,
             tables: &[],
             sharing: |_| Sharing::Not,
+            shared: |settings, _| settings.clone(),
+            hindrance: |_| None,
+            without_meeting: None,
+            translation: None,
+            asks_neighbours: |_| false,
+            paired: false,
             writes: None,
         }
     }

@@ -29,7 +29,15 @@ pub const REFRAME: StageType = StageType {
     inputs: IN,
     outputs: OUT,
     settings: SETTINGS,
-    properties: Properties { holds: true, needs_payload, reload: Some(RELOAD), ..Properties::new(meets) },
+    properties: Properties {
+        holds: true,
+        needs_payload,
+        reload: Some(RELOAD),
+        without_meeting: Some(
+            "with tunnel=outer and another `admit` than adaptive a reframer needs one flow at a time",
+        ),
+        ..Properties::new(meets)
+    },
     build,
 };
 

@@ -7,7 +7,9 @@ use super::diagnostics::Finding;
 use super::{Change, Diagnostics};
 use crate::runtime::shards::{By, External, Externals, Hash, PortRange, Steer};
 use slipstream_core::operate::{EntryEnds, Update};
-use slipstream_core::registry::{Group, Meets, Ports, Properties, Role, Sharing};
+use slipstream_core::registry::{
+    Group, Hindrance, Meets, Ports, Properties, Role, Shared, Sharing, Translation,
+};
 use slipstream_core::settings::{Settings, Value};
 
 /// A source of a plan in shards.
@@ -109,19 +111,6 @@ impl ShardPlan {
     }
 }
 
-/// A way out for types that need all packets, where a setting is one.
-fn remedy(stage: &PlannedStage) -> Option<&'static str> {
-    Some(match stage.kind.name {
-        "meter" => "with per=flow each flow has a bucket of its own, which needs no other shard's packets",
-        "l2fwd" => "with learn=false the ports of stations are those that are set",
-        "reframe" => {
-            "with tunnel=outer and another `admit` than adaptive a reframer needs one flow at a time"
-        }
-        "flow_stats" => "with export=udp:ADDRESS:PORT each shard exports its own flows",
-        _ => return None,
-    })
-}
-
 impl Plan {
     /// A plan for each of so many shards, which share nothing: packets are led so that those which must meet
     /// come to the same one.
@@ -141,7 +130,7 @@ impl Plan {
             }
         }
         let nats: Vec<usize> = (0..self.stages.len())
-            .filter(|n| self.stages.get(*n).is_some_and(|s| s.kind.name == "nat"))
+            .filter(|n| self.stages.get(*n).is_some_and(|s| s.kind.properties.translation.is_some()))
             .collect();
         if let [_, second, ..] = *nats.as_slice()
             && let Some(stage) = self.stages.get(second)
@@ -149,14 +138,19 @@ impl Plan {
             findings
                 .push(Finding::new(&stage.span, "two NATs in one pipeline can't be led to shards together"));
         }
-        let nat = nats.first().and_then(|n| Some((*n, self.stages.get(*n)?)));
-        let external = nat.map(|(_, nat)| external(nat)).unwrap_or_default();
+        let nat = nats.first().and_then(|n| {
+            let stage = self.stages.get(*n)?;
+            Some((*n, stage, stage.kind.properties.translation?))
+        });
+        let external = nat.map(|(_, stage, by)| external(stage, &by)).unwrap_or_default();
         let mut sources = Vec::new();
         for (id, stage) in self.stages.iter().enumerate() {
             if !matches!(stage.role, Role::Source | Role::TwoWay) || stage.kind.group != Group::Port {
                 continue;
             }
-            let led = self.steering(id, nat.map(|(n, _)| n)).and_then(|by| Ok((by, self.neighbours(id)?)));
+            let led = self
+                .steering(id, nat.map(|(n, _, by)| (n, by.outside)))
+                .and_then(|by| Ok((by, self.neighbours(id)?)));
             match led {
                 Ok((by, neighbours)) => {
                     let sharing = (stage.kind.properties.sharing)(&stage.settings);
@@ -191,8 +185,8 @@ impl Plan {
         let mut spread = sources.iter().filter(|(_, source)| source.sharing != Sharing::First).peekable();
         let devices = spread.peek().is_some() && spread.all(|(_, source)| source.sharing == Sharing::Rss);
         let hash = if devices { Hash::Rss } else { Hash::Filter };
-        let nat = nat.map(|(_, nat)| {
-            let inside = nat.settings.prefixes("inside").collect();
+        let nat = nat.map(|(_, nat, by)| {
+            let inside = nat.settings.prefixes(by.inside).collect();
             (nat.name.clone(), inside)
         });
         Ok(ShardPlan { plans, sources, externals: Externals::new(external), nat, hash, needs })
@@ -205,23 +199,14 @@ impl Plan {
         if (stage.kind.properties.sharing)(&stage.settings) != Sharing::Not {
             return Ok(());
         }
-        match stage.kind.name {
-            "nat" if stage.settings.flag("hairpin") => {
-                let message = format!(
-                    "`{name}` lets inside hosts reach each other by external endpoints, and these may belong to two shards"
-                );
-                return Err(
-                    Finding::new(&stage.span, message).hint("set hairpin=false, or leave out --shards")
-                );
-            }
-            "nat" if !stage.settings.list("static").is_empty() => {
-                let message =
-                    format!("`{name}` has static mappings, whose external ports belong to no shard's range");
-                return Err(Finding::new(&stage.span, message).hint("leave out --shards"));
-            }
-            // All shards hear what a router's neighbours say.
-            "nat" | "router" => return Ok(()),
-            _ => {}
+        if let Some(Hindrance { reason, remedy }) = (stage.kind.properties.hindrance)(&stage.settings) {
+            return Err(Finding::new(&stage.span, format!("`{name}` {reason}")).hint(remedy));
+        }
+        // Packets are led together by endpoints, and all shards hear what neighbours say.
+        if stage.kind.properties.translation.is_some()
+            || (stage.kind.properties.asks_neighbours)(&stage.settings)
+        {
+            return Ok(());
         }
         if stage.kind.group == Group::Port {
             let kind = stage.kind.name;
@@ -236,22 +221,27 @@ impl Plan {
         }
         if stage.kind.meets(&stage.settings) == Meets::Everything {
             let message = format!("`{name}` decides about all packets together, which no shard sees");
-            let hint = remedy(stage)
+            let hint = stage
+                .kind
+                .properties
+                .without_meeting
                 .unwrap_or("leave out --shards; --workers N takes several threads for stages in a row");
             return Err(Finding::new(&stage.span, message).hint(hint));
         }
         Ok(())
     }
 
-    /// The rule by which packets of a source are led to shards.
-    fn steering(&self, source: usize, nat: Option<usize>) -> Result<By, String> {
-        let Some(nat) = nat else { return Ok(By::Connection) };
+    /// The rule by which packets of a source are led to shards. `nat` is the number of the NAT, and of its
+    /// input from outside.
+    fn steering(&self, source: usize, nat: Option<(usize, usize)>) -> Result<By, String> {
+        let Some((nat, outside)) = nat else { return Ok(By::Connection) };
+        let ports = self.stages.get(nat).map_or(Ports::None, |stage| stage.kind.inputs);
         let (mut seen, mut next, mut inputs) = (vec![source], vec![source], Vec::new());
         let mut tracks = false;
         while let Some(stage) = next.pop() {
             for wire in self.wires.iter().filter(|w| w.from == stage) {
                 if wire.to == nat {
-                    inputs.push(matches!(wire.input.as_deref(), Some("1" | "outside")));
+                    inputs.push(number(wire.input.as_deref(), &ports) == Some(outside));
                 } else if !seen.contains(&wire.to) {
                     seen.push(wire.to);
                     let to = self.stages.get(wire.to);
@@ -290,17 +280,18 @@ impl Plan {
         let (mut heard, mut passes) = (false, None);
         while let Some((from, by)) = next.pop() {
             // A packet leaves by the number that it came by, unless these made it themselves.
-            let paired = self.stages.get(from).is_some_and(|s| ["nat", "firewall"].contains(&s.kind.name));
+            let paired = self.stages.get(from).is_some_and(|s| s.kind.properties.paired);
             for wire in self.wires.iter().filter(|wire| wire.from == from) {
                 let Some((stage, to)) = self.stages.get(from).zip(self.stages.get(wire.to)) else { continue };
                 let output = number(wire.output.as_deref(), &stage.kind.outputs);
                 if paired && by.is_some() && output != by {
                     continue;
                 }
-                if to.kind.name == "router" && to.kind.meets(&to.settings) == Meets::Everything {
+                if (to.kind.properties.asks_neighbours)(&to.settings) {
                     heard = true;
                 } else if to.kind.group == Group::Port {
-                    passes = passes.or(Some(&to.name).filter(|_| to.kind.name != "null"));
+                    passes =
+                        passes.or(Some(&to.name).filter(|_| to.kind.name != slipstream_io::ports::NULL.name));
                 } else {
                     let place = (wire.to, number(wire.input.as_deref(), &to.kind.inputs));
                     if !seen.contains(&place) {
@@ -342,29 +333,29 @@ impl Plan {
     /// The plan of one shard.
     fn of_shard(&self, shard: u32, shards: u32) -> Result<Self, Finding> {
         let mut plan = self.clone();
-        let mut interfaces: Vec<String> = Vec::new();
+        let mut groups = 0;
         for stage in &mut plan.stages {
+            let properties = stage.kind.properties;
             let receives = matches!(stage.role, Role::Source | Role::TwoWay);
-            let settings = stage.settings.clone();
-            stage.settings = match stage.kind.name {
-                "af_packet" if receives && settings.optional_number("fanout").is_none() => {
-                    let interface = settings.text("interface").to_owned();
-                    let at = interfaces.iter().position(|i| *i == interface).unwrap_or(interfaces.len());
-                    if at == interfaces.len() {
-                        interfaces.push(interface);
-                    }
-                    settings.with("fanout", Value::Number(group(at)))
-                }
-                "tap_interface" => settings.with("multi_queue", Value::Bool(true)),
-                "paced" if shard > 0 => {
+            match (properties.sharing)(&stage.settings) {
+                // What others receive of it is handed over to them.
+                Sharing::First if receives && shard > 0 => {
                     let null = slipstream_io::ports::NULL;
                     stage.kind = null;
                     stage.kind.properties = Properties { live: true, ..null.properties };
-                    Settings::defaults(null.settings)
+                    stage.settings = Settings::defaults(null.settings);
+                    continue;
                 }
-                "nat" => part_of_ports(stage, settings, shard, shards)?,
-                _ => settings,
-            };
+                Sharing::Not => {}
+                _ => {
+                    let with = Shared { role: stage.role, group: group(groups) };
+                    stage.settings = (properties.shared)(&stage.settings, with);
+                    groups += usize::from(receives);
+                }
+            }
+            if let Some(by) = properties.translation {
+                stage.settings = part_of_ports(stage, &by, shard, shards)?;
+            }
         }
         Ok(plan)
     }
@@ -380,19 +371,20 @@ fn number(written: Option<&str>, ports: &Ports) -> Option<usize> {
     by_name.or_else(|| written.parse().ok())
 }
 
-/// A group for an interface that no other process uses.
-fn group(interface: usize) -> u64 {
-    (u64::from(std::process::id()) * 8 + interface as u64) % 0xffff + 1
+/// A group for one of the ports that receive, which no other process uses.
+fn group(port: usize) -> u64 {
+    (u64::from(std::process::id()) * 8 + port as u64) % 0xffff + 1
 }
 
 /// Settings of a NAT with a shard's part of its ports.
 fn part_of_ports(
     stage: &PlannedStage,
-    mut settings: Settings,
+    by: &Translation,
     shard: u32,
     shards: u32,
 ) -> Result<Settings, Finding> {
-    for name in ["ports", "low_ports", "identifiers"] {
+    let mut settings = stage.settings.clone();
+    for name in by.ports.iter().copied().chain([by.identifiers]) {
         let Some(range) = range(&settings, name) else { continue };
         let Some(part) = range.part(shard, shards) else {
             let message = format!("`{}`: {name} are fewer than shards", stage.name);
@@ -409,12 +401,12 @@ fn range(settings: &Settings, name: &str) -> Option<PortRange> {
 }
 
 /// The external addresses and ports of a NAT.
-fn external(nat: &PlannedStage) -> External {
+fn external(nat: &PlannedStage, by: &Translation) -> External {
     let v4 = |net: IpNet| match net {
         IpNet::V4(net) => Some(net),
         IpNet::V6(_) => None,
     };
     let addresses = (nat.kind.properties.external)(&nat.settings).into_iter().filter_map(v4).collect();
-    let ranges = ["ports", "low_ports"].into_iter().filter_map(|name| range(&nat.settings, name)).collect();
-    External { addresses, ranges, identifiers: range(&nat.settings, "identifiers") }
+    let ranges = by.ports.iter().filter_map(|name| range(&nat.settings, name)).collect();
+    External { addresses, ranges, identifiers: range(&nat.settings, by.identifiers) }
 }

@@ -152,6 +152,7 @@ pub const FIREWALL: StageType = StageType {
         drops: &[DropReason::Denied, DropReason::TableFull],
         reload: Some(RELOAD),
         tables: &[STATE],
+        paired: true,
         ..Properties::new(meets)
     },
     build,

@@ -81,6 +81,7 @@ pub const L2FWD: StageType = StageType {
     ],
     properties: Properties {
         copies: true,
+        without_meeting: Some("with learn=false the ports of stations are those that are set"),
         drops: &[
             DropReason::Malformed,
             DropReason::Martian,

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use ipnet::{IpNet, Ipv4Net};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::registry::{Hindrance, Meets, Properties, Translation};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
@@ -184,6 +184,14 @@ pub const NAT: StageType = StageType {
     properties: Properties {
         rewrites_flows: |_| true,
         external,
+        paired: true,
+        translation: Some(Translation {
+            outside: 1,
+            inside: "inside",
+            ports: &["ports", "low_ports"],
+            identifiers: "identifiers",
+        }),
+        hindrance,
         reload: Some(RELOAD),
         tables: TABLES,
         drops: &[
@@ -204,6 +212,20 @@ pub const NAT: StageType = StageType {
     },
     build,
 };
+
+/// The endpoints that are divided among shards must be all that there are, each with one shard's sessions.
+fn hindrance(settings: &Settings) -> Option<Hindrance> {
+    if settings.flag("hairpin") {
+        return Some(Hindrance {
+            reason: "lets inside hosts reach each other by external endpoints, and these may belong to two shards",
+            remedy: "set hairpin=false, or leave out --shards",
+        });
+    }
+    (!settings.list("static").is_empty()).then_some(Hindrance {
+        reason: "has static mappings, whose external ports belong to no shard's range",
+        remedy: "leave out --shards",
+    })
+}
 
 /// The external addresses that these settings name, those which can be read.
 pub(crate) fn external(settings: &Settings) -> Vec<IpNet> {

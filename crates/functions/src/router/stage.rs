@@ -127,6 +127,7 @@ pub const ROUTER: StageType = StageType {
             DropReason::Unsupported,
         ],
         attachments,
+        asks_neighbours,
         reload: Some(RELOAD),
         ..Properties::new(meets)
     },
@@ -136,8 +137,11 @@ pub const ROUTER: StageType = StageType {
 /// On links with Ethernet addresses packets wait for their neighbour's answer, which any core might get:
 /// shards all hear what neighbours say. Elsewhere routes alone decide, by a packet's own destination.
 fn meets(settings: &Settings) -> Meets {
-    let quiet = attachments(settings).is_some_and(|all| all.iter().all(|one| !one.answers));
-    if quiet { Meets::Nothing } else { Meets::Everything }
+    if asks_neighbours(settings) { Meets::Everything } else { Meets::Nothing }
+}
+
+fn asks_neighbours(settings: &Settings) -> bool {
+    attachments(settings).is_none_or(|all| all.iter().any(|one| one.answers))
 }
 
 /// The interfaces, by the numbers of their ports.

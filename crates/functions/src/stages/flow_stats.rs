@@ -50,7 +50,11 @@ pub const FLOW_STATS: StageType = StageType {
         },
         DECIDE,
     ],
-    properties: Properties { writes: Some("export"), ..Properties::new(meets) },
+    properties: Properties {
+        writes: Some("export"),
+        without_meeting: Some("with export=udp:ADDRESS:PORT each shard exports its own flows"),
+        ..Properties::new(meets)
+    },
     build,
 };
 

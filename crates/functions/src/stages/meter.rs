@@ -109,6 +109,9 @@ pub const METER: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        without_meeting: Some(
+            "with per=flow each flow has a bucket of its own, which needs no other shard's packets",
+        ),
         ..Properties::new(
             // The rate is that of a flow, or of all packets: one bucket counts them.
             |settings| if settings.text("per") == "flow" { Meets::Flow } else { Meets::Everything },

@@ -6,9 +6,9 @@ use crate::af_packet::{Options, PortError, Sender, interface_of};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Sharing, Site, StageType,
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shared, Sharing, Site, StageType,
 };
-use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{Context, DropReason, Drops, Placeholder};
 
 /// The stage type.
@@ -89,6 +89,7 @@ pub const AF_PACKET: StageType = StageType {
         live: true,
         faces_a_link: true,
         sharing: |_| Sharing::Kernel,
+        shared,
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself; the kernel can spread what comes over several
@@ -98,6 +99,15 @@ pub const AF_PACKET: StageType = StageType {
     },
     build,
 };
+
+/// What comes by the interface is spread over the sockets of a fanout group.
+fn shared(settings: &Settings, with: Shared) -> Settings {
+    let settings = settings.clone();
+    if with.role == Role::Sink || settings.optional_number("fanout").is_some() {
+        return settings;
+    }
+    settings.with("fanout", Value::Number(with.group))
+}
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let interface = interface_of(settings)?;

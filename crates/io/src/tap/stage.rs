@@ -5,7 +5,7 @@ use slipstream_core::port::Port;
 use slipstream_core::registry::{
     BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Sharing, Site, StageType,
 };
-use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{DropReason, Placeholder};
 
 /// The stage type.
@@ -57,6 +57,7 @@ pub const TAP_INTERFACE: StageType = StageType {
         live: true,
         faces_a_link: true,
         sharing: |_| Sharing::Kernel,
+        shared: |settings, _| settings.clone().with("multi_queue", Value::Bool(true)),
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself.
