@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
 use slipstream::pipeline::{Settings, Value as SettingValue};
-use slipstream::reframe::{Cause, ClassStats, ReframeConfig, SETTINGS};
+use slipstream::reframe::{ClassStats, ReframeConfig, SETTINGS};
 use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 
 use crate::error::exception;
@@ -107,26 +107,11 @@ fn run(job: Job, progress: &Progress) -> anyhow::Result<(String, Option<String>)
 fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value {
     let stats = &report.stats;
     let total = stats.total();
-    let mut result = json!({
-        "schema": 1,
-        "input": ends["input"],
-        "output": ends["output"],
+    let mut result = json!({ "schema": 1, "input": ends["input"], "output": ends["output"] });
+    let more = json!({
         "packets_in": stats.packets_in,
         "packets_out": stats.packets_out,
-        "packets_coalesced": total.packets_coalesced,
-        "packets_bypassed": total.packets_bypassed,
         "packets_unclassified": stats.unclassified,
-        "dropped": {},
-        "trains": total.trains,
-        "slf_in": stats.slf_in(),
-        "slf_out": stats.slf_out(),
-        "mean_train": total.mean_train(),
-        "train_lengths": lengths(&total),
-        "delay_ns": delay(&total),
-        "futile_wait_ns": total.futile_wait_ns,
-        "futile_trains": total.futile_trains,
-        "released": released(&total),
-        "held_max": stats.held_max,
         "left_inside": stats.held,
         "flow_evictions": stats.flow_evictions,
         "long_probes": stats.long_probes,
@@ -137,6 +122,10 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
     });
+    if let (Value::Object(map), Value::Object(more)) = (&mut result, more) {
+        map.extend(total.to_json());
+        map.extend(more);
+    }
     if let Value::Object(map) = &mut result {
         if let Some(price) = stats.prices_ns.first() {
             map.insert("price_ns".into(), (*price).into());
@@ -146,9 +135,7 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
             map.insert("auto".into(), auto.collect());
         }
         if !config.classes.is_empty() {
-            let names = std::iter::once(ReframeConfig::DEFAULT_CLASS)
-                .chain(config.classes.iter().map(|c| c.name.as_str()));
-            let classes = names.zip(&stats.classes).map(|(name, stats)| class(name, stats));
+            let classes = config.class_names().zip(&stats.classes).map(|(name, stats)| class(name, stats));
             map.insert("classes".into(), classes.collect());
         }
     }
@@ -156,34 +143,8 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
 }
 
 fn class(name: &str, stats: &ClassStats) -> Value {
-    json!({
-        "name": name,
-        "packets_in": stats.packets_in,
-        "packets_out": stats.packets_out,
-        "packets_coalesced": stats.packets_coalesced,
-        "packets_bypassed": stats.packets_bypassed,
-        "trains": stats.trains,
-        "mean_train": stats.mean_train(),
-        "train_lengths": lengths(stats),
-        "delay_ns": delay(stats),
-        "futile_wait_ns": stats.futile_wait_ns,
-        "futile_trains": stats.futile_trains,
-        "released": released(stats),
-    })
-}
-
-fn delay(stats: &ClassStats) -> Value {
-    let d = &stats.delay;
-    let at = |q| d.quantile(q).map(|v| v.round() as u64);
-    json!({ "mean": d.mean(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": d.max() })
-}
-
-fn released(stats: &ClassStats) -> Value {
-    let causes = Cause::ALL.iter().zip(stats.released).map(|(c, n)| (c.name().to_owned(), n.into()));
-    Value::Object(causes.collect::<Map<_, _>>())
-}
-
-fn lengths(stats: &ClassStats) -> Value {
-    let bucket = |(length, n): (usize, &u64)| json!({ "from": length, "to": length, "count": n });
-    stats.lengths.iter().enumerate().filter(|(_, n)| **n > 0).map(bucket).collect()
+    let mut class = Map::new();
+    class.insert("name".into(), name.into());
+    class.extend(stats.to_json());
+    class.into()
 }

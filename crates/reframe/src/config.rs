@@ -339,6 +339,11 @@ impl ReframeConfig {
     /// Fewest bytes that a super-frame may be limited to: those of the smallest MTU of IPv6.
     pub const MIN_GRO_BYTES: u32 = 1280;
 
+    /// The names of all classes, the default class's first.
+    pub fn class_names(&self) -> impl Iterator<Item = &str> {
+        core::iter::once(Self::DEFAULT_CLASS).chain(self.classes.iter().map(|class| class.name.as_str()))
+    }
+
     /// Checks every setting against its range.
     ///
     /// # Errors

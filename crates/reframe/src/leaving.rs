@@ -54,14 +54,16 @@ impl Reframe {
             stats.train(cause, 1);
             stats.delay.record(0);
         }
-        self.emit_single(pool, frame, sequence, out);
+        self.emit_single(pool, frame, class, sequence, out);
     }
 
+    /// Emits a packet that is a train by itself; one that isn't classified has no class.
     #[inline(always)]
     pub(super) fn emit_single(
         &mut self,
         pool: &mut Pool,
         frame: &Frame,
+        class: u8,
         sequence: u64,
         out: &mut dyn Output,
     ) {
@@ -71,6 +73,9 @@ impl Reframe {
         let classified = frame.info.classified();
         let continues = classified && self.table.continues(frame.flow);
         self.stats.runs_out += u64::from(classified && !continues);
+        if classified {
+            self.by_class.left(&mut self.stats, class, !continues);
+        }
         let start = self.out.frames.len() as u32;
         self.out.frames.push(*frame);
         let (flow, release) = (frame.flow, self.instant);
@@ -84,6 +89,7 @@ impl Reframe {
         self.hold.note_peak(self.hold.packets() - self.early - u32::from(cause == Cause::Full));
         self.hold.unlink(train);
         let slot = self.hold.train(train);
+        self.by_class.let_go(&mut self.stats, slot.class, slot.count, cause);
         let entry = self.table.get_mut(slot.flow());
         entry.train = NONE;
         entry.count(slot.count);
@@ -152,6 +158,7 @@ impl Reframe {
         let len = frames.len() - start;
         let continues = self.table.continues(flow);
         self.stats.runs_out += u64::from(!continues);
+        self.by_class.left(&mut self.stats, class, !continues);
         let (start, len) = (start as u32, len as u32);
         self.out.trains.push(Train { flow, start, len, release, order, sequence, continues });
     }

@@ -33,6 +33,7 @@ struct Readme;
 mod adaptive;
 mod auto;
 mod block;
+mod by_class;
 #[cfg(feature = "std")]
 mod class;
 pub mod compress;

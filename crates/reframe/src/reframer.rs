@@ -1,5 +1,6 @@
 //! The stage: what happens to a batch of packets.
 
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -8,6 +9,7 @@ use slipstream_wire::FlowKey;
 use super::adaptive::{Adaptive, Budget, Waits};
 use super::auto::Autos;
 use super::block::{Block, Found};
+use super::by_class::ByClass;
 use super::compress::Gro;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::elephants::Heavy;
@@ -35,6 +37,8 @@ pub struct Reframe {
     /// The bypass rule where it is only about TCP flags, or never matches: mask and value of [`Info`].
     pub(super) bypass_info: Option<(u64, u64)>,
     class_rules: Vec<Rule>,
+    /// The names of all classes, the default class's first; none where there is no other.
+    names: Vec<String>,
     /// The heavy flows of each class that is about such.
     heavy: Vec<Option<Heavy>>,
     pub(super) class_settings: Vec<ClassSettings>,
@@ -81,6 +85,8 @@ pub struct Reframe {
     pub(super) out: Batch,
     /// No packet is in any pool: their owner has the bytes, and [`Frame::len`] is the length on the wire.
     pub(super) embedded: bool,
+    /// Where there are several classes: what is counted of each.
+    pub(super) by_class: ByClass,
     /// Of trains without classes.
     pub(super) alone: Alone,
     pub(super) stats: ReframeStats,
@@ -118,6 +124,11 @@ impl Reframe {
             bypass: config.bypass.clone(),
             bypass_info,
             class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
+            names: config
+                .class_names()
+                .map(Into::into)
+                .filter(|_: &String| !config.classes.is_empty())
+                .collect(),
             heavy: Heavy::of_classes(config)?,
             weighted: class_settings.iter().any(|t| t.weight != 1),
             plain,
@@ -152,6 +163,7 @@ impl Reframe {
             last_in: NONE,
             out: Batch::new(),
             embedded: false,
+            by_class: ByClass::new(class_settings.len()),
             alone: Alone { hold_ns: config.default.hold_ns, trains: 0 },
             stats: ReframeStats::new(class_settings.len()),
             class_settings,
@@ -219,6 +231,12 @@ impl Reframe {
         self.stats.runs_in + self.stats.unclassified
     }
 
+    /// The names of all classes, the default class's first; none where there is no other.
+    #[must_use]
+    pub fn class_names(&self) -> &[String] {
+        &self.names
+    }
+
     /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> ReframeStats {
@@ -236,6 +254,7 @@ impl Reframe {
             None if self.at_any_price => vec![Budget::MAX_PRICE_NS; self.class_settings.len()],
             None => Vec::new(),
         };
+        self.by_class.tell(&mut stats);
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
         for (class, count) in leaving {
@@ -387,7 +406,7 @@ impl Reframe {
         if !frame.info.classified() {
             self.stats.unclassified += 1;
             frame.flow = Frame::NO_FLOW;
-            self.emit_single(pool, &frame, found.sequence, out);
+            self.emit_single(pool, &frame, 0, found.sequence, out);
             return;
         }
         let Self { table, leaving, hold, .. } = self;
@@ -396,7 +415,8 @@ impl Reframe {
             table.entry_of(found.keys, found.kept, (found.hash, found.candidate), self.instant, busy);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
-        self.stats.runs_in += u64::from(new || id != self.last_in);
+        let begins = new || id != self.last_in;
+        self.stats.runs_in += u64::from(begins);
         self.last_in = id;
         let entry = self.table.get_mut(id);
         let train = entry.train;
@@ -404,6 +424,7 @@ impl Reframe {
             finish.forget(id);
         }
         let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, &found, new) };
+        self.by_class.came(&mut self.stats, class, begins);
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
             return;
@@ -456,6 +477,7 @@ impl Reframe {
         }
         self.hold.grow();
         self.hold.count(1, u64::from(frame.len));
+        self.by_class.keep(class);
         if train == NONE {
             let train = self.hold.open(class, sequence, *frame);
             self.table.get_mut(frame.flow).train = train;

@@ -8,7 +8,7 @@ use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::class::is_about_heavy_flows;
 use crate::regroup::Regroup;
-use crate::{AutoStats, Cause, Reframe, ReframeConfig, SETTINGS};
+use crate::{AutoStats, ClassStats, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
@@ -334,31 +334,28 @@ impl Observe for ReframeStage {
 
     fn report(&self) -> Option<serde_json::Value> {
         let stats = self.reframe.stats();
-        let total = stats.total();
-        let ns = |q| total.delay.quantile(q).map(|v| v.round() as u64);
-        let released: serde_json::Map<_, _> =
-            Cause::ALL.iter().zip(total.released).map(|(c, n)| (c.name().to_owned(), n.into())).collect();
-        let mut report = serde_json::json!({
-            "slf_in": stats.slf_in(),
-            "slf_out": stats.slf_out(),
-            "mean_train": total.mean_train(),
-            "delay_ns": {
-                "mean": total.delay.mean(),
-                "p50": ns(0.5),
-                "p90": ns(0.9),
-                "p99": ns(0.99),
-                "max": total.delay.max(),
-            },
-            "released": released,
-        });
-        if let Some(map) = report.as_object_mut()
-            && !stats.auto.is_empty()
-        {
-            map.insert("auto".to_owned(), stats.auto.iter().map(AutoStats::report).collect());
+        // The counters that are sums, the pipeline's report has already.
+        let shown = ["slf_in", "slf_out", "mean_train", "delay_ns", "released"];
+        let all = stats.total().to_json().into_iter();
+        let mut report: serde_json::Map<_, _> =
+            all.filter(|(name, _)| shown.contains(&name.as_str())).collect();
+        let names = self.reframe.class_names();
+        if !names.is_empty() {
+            let class = |(name, stats): (&String, &ClassStats)| {
+                let mut class = serde_json::Map::new();
+                class.insert("name".into(), name.as_str().into());
+                class.extend(stats.to_json());
+                serde_json::Value::Object(class)
+            };
+            let classes = names.iter().zip(&stats.classes).map(class);
+            report.insert("classes".into(), classes.collect());
         }
-        if let (Some(gro), Some(map)) = (&stats.gro, report.as_object_mut()) {
-            map.insert("gro".into(), gro.to_json());
+        if !stats.auto.is_empty() {
+            report.insert("auto".into(), stats.auto.iter().map(AutoStats::report).collect());
         }
-        Some(report)
+        if let Some(gro) = &stats.gro {
+            report.insert("gro".into(), gro.to_json());
+        }
+        Some(report.into())
     }
 }

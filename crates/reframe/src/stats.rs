@@ -67,6 +67,12 @@ pub struct ClassStats {
     pub futile_wait_ns: u64,
     /// Trains of one packet that had waited.
     pub futile_trains: u64,
+    /// Runs (maximal stretches of packets of one flow and of this class) among all that came in.
+    pub runs_in: u64,
+    /// Runs among all that went out.
+    pub runs_out: u64,
+    /// Most packets held at once.
+    pub held_max: u32,
 }
 
 impl Default for ClassStats {
@@ -82,12 +88,15 @@ impl Default for ClassStats {
             delay: Histogram::new(),
             futile_wait_ns: 0,
             futile_trains: 0,
+            runs_in: 0,
+            runs_out: 0,
+            held_max: 0,
         }
     }
 }
 
 impl ClassStats {
-    /// Adds another class's or worker's counters.
+    /// Adds another class's or worker's counters. Of packets held at once, the sum is a bound.
     pub fn merge(&mut self, other: &Self) {
         self.packets_in += other.packets_in;
         self.packets_out += other.packets_out;
@@ -96,6 +105,9 @@ impl ClassStats {
         self.trains += other.trains;
         self.futile_wait_ns += other.futile_wait_ns;
         self.futile_trains += other.futile_trains;
+        self.runs_in += other.runs_in;
+        self.runs_out += other.runs_out;
+        self.held_max += other.held_max;
         self.released.iter_mut().zip(other.released).for_each(|(a, b)| *a += b);
         self.lengths.iter_mut().zip(&other.lengths).for_each(|(a, b)| *a += b);
         self.delay.merge(&other.delay);
@@ -105,6 +117,59 @@ impl ClassStats {
     #[must_use]
     pub fn mean_train(&self) -> Option<f64> {
         (self.trains > 0).then(|| (self.packets_out + self.packets_coalesced) as f64 / self.trains as f64)
+    }
+
+    /// Packets a run among those that came in; `None` without packets.
+    #[must_use]
+    pub fn slf_in(&self) -> Option<f64> {
+        (self.runs_in > 0).then(|| self.packets_in as f64 / self.runs_in as f64)
+    }
+
+    /// Packets a run among those that went out; `None` without packets.
+    #[must_use]
+    pub fn slf_out(&self) -> Option<f64> {
+        (self.runs_out > 0).then(|| self.packets_out as f64 / self.runs_out as f64)
+    }
+
+    /// As JSON, with the names of these counters: a JSON object of what reports have of a class, or of all.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Map<alloc::string::String, serde_json::Value> {
+        use serde_json::{Map, json};
+        let ns = |q| self.delay.quantile(q).map(|v| v.round() as u64);
+        let released: Map<_, _> =
+            Cause::ALL.iter().zip(self.released).map(|(c, n)| (c.name().into(), n.into())).collect();
+        let lengths = self.lengths.iter().enumerate().filter(|(_, n)| **n > 0);
+        let lengths: Vec<_> =
+            lengths.map(|(length, n)| json!({ "from": length, "to": length, "count": n })).collect();
+        let all = json!({
+            "packets_in": self.packets_in,
+            "packets_out": self.packets_out,
+            "packets_coalesced": self.packets_coalesced,
+            "packets_bypassed": self.packets_bypassed,
+            // It drops nothing.
+            "dropped": {},
+            "trains": self.trains,
+            "slf_in": self.slf_in(),
+            "slf_out": self.slf_out(),
+            "mean_train": self.mean_train(),
+            "train_lengths": lengths,
+            "delay_ns": {
+                "mean": self.delay.mean(),
+                "p50": ns(0.5),
+                "p90": ns(0.9),
+                "p99": ns(0.99),
+                "max": self.delay.max(),
+            },
+            "futile_wait_ns": self.futile_wait_ns,
+            "futile_trains": self.futile_trains,
+            "released": released,
+            "held_max": self.held_max,
+        });
+        match all {
+            serde_json::Value::Object(map) => map,
+            _ => Map::new(),
+        }
     }
 
     /// Counts trains of one packet that waited for `hold_ns` and left at their deadline.
@@ -208,12 +273,15 @@ impl ReframeStats {
     pub fn total(&self) -> ClassStats {
         let mut total = ClassStats::default();
         self.classes.iter().for_each(|c| total.merge(c));
-        total
+        // A flow may change its class within a run, and no class need hold most when all together do.
+        ClassStats { runs_in: self.runs_in, runs_out: self.runs_out, held_max: self.held_max, ..total }
     }
 
-    /// Adds another worker's counters. Runs don't add up over workers: whoever merges their output counts
-    /// them.
+    /// Adds another worker's counters. Runs are those of its own stream: whoever puts the streams together
+    /// has others.
     pub fn merge(&mut self, other: &Self) {
+        self.runs_in += other.runs_in;
+        self.runs_out += other.runs_out;
         self.packets_in += other.packets_in;
         self.packets_out += other.packets_out;
         self.unclassified += other.unclassified;
@@ -242,14 +310,12 @@ impl ReframeStats {
     /// Packets a run among those that came in; `None` without packets.
     #[must_use]
     pub fn slf_in(&self) -> Option<f64> {
-        let packets: u64 = self.classes.iter().map(|c| c.packets_in).sum();
-        (self.runs_in > 0).then(|| packets as f64 / self.runs_in as f64)
+        self.total().slf_in()
     }
 
     /// Packets a run among those that went out; `None` without packets.
     #[must_use]
     pub fn slf_out(&self) -> Option<f64> {
-        let packets: u64 = self.classes.iter().map(|c| c.packets_out).sum();
-        (self.runs_out > 0).then(|| packets as f64 / self.runs_out as f64)
+        self.total().slf_out()
     }
 }

@@ -60,7 +60,7 @@ impl Reframe {
                 entry.count(1);
                 passed += 1;
                 self.emit_leaving(pool, out);
-                self.emit_single(pool, &frame, block.sequence(at), out);
+                self.emit_single(pool, &frame, 0, block.sequence(at), out);
             } else {
                 self.hold.count(1, u64::from(frame.len));
                 let mut count = 1;

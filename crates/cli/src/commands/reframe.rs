@@ -158,50 +158,11 @@ fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
     })
 }
 
-fn ns(value: Option<f64>) -> Option<u64> {
-    value.map(|v| v.round() as u64)
-}
-
-fn delay(stats: &ClassStats) -> Value {
-    let d = &stats.delay;
-    json!({
-        "mean": d.mean(),
-        "p50": ns(d.quantile(0.5)),
-        "p90": ns(d.quantile(0.9)),
-        "p99": ns(d.quantile(0.99)),
-        "max": d.max(),
-    })
-}
-
-fn released(stats: &ClassStats) -> Value {
-    let causes = Cause::ALL.iter().zip(stats.released).map(|(c, n)| (c.name().to_owned(), n.into()));
-    Value::Object(causes.collect::<Map<_, _>>())
-}
-
-fn lengths(stats: &ClassStats) -> Value {
-    let bucket = |(length, n): (usize, &u64)| json!({ "from": length, "to": length, "count": n });
-    stats.lengths.iter().enumerate().filter(|(_, n)| **n > 0).map(bucket).collect::<Vec<_>>().into()
-}
-
 fn class_json(name: &str, stats: &ClassStats) -> Value {
-    json!({
-        "name": name,
-        "packets_in": stats.packets_in,
-        "packets_out": stats.packets_out,
-        "packets_coalesced": stats.packets_coalesced,
-        "packets_bypassed": stats.packets_bypassed,
-        "trains": stats.trains,
-        "mean_train": stats.mean_train(),
-        "train_lengths": lengths(stats),
-        "delay_ns": delay(stats),
-        "futile_wait_ns": stats.futile_wait_ns,
-        "futile_trains": stats.futile_trains,
-        "released": released(stats),
-    })
-}
-
-fn class_names(config: &ReframeConfig) -> impl Iterator<Item = &str> {
-    std::iter::once(ReframeConfig::DEFAULT_CLASS).chain(config.classes.iter().map(|c| c.name.as_str()))
+    let mut class = Map::new();
+    class.insert("name".into(), name.into());
+    class.extend(stats.to_json());
+    class.into()
 }
 
 fn as_json(
@@ -219,26 +180,14 @@ fn as_json(
         [one] => json!(one),
         several => json!(several),
     };
-    let mut result = json!({
-        "schema": 1,
-        "input": input,
-        "output": args.output.display().to_string(),
+    let mut result = json!({ "schema": 1, "input": input, "output": args.output.display().to_string() });
+    if let Some(map) = result.as_object_mut() {
+        map.extend(total.to_json());
+    }
+    let more = json!({
         "packets_in": stats.packets_in,
         "packets_out": stats.packets_out,
-        "packets_coalesced": total.packets_coalesced,
-        "packets_bypassed": total.packets_bypassed,
         "packets_unclassified": stats.unclassified,
-        "dropped": {},
-        "trains": total.trains,
-        "slf_in": stats.slf_in(),
-        "slf_out": stats.slf_out(),
-        "mean_train": total.mean_train(),
-        "train_lengths": lengths(&total),
-        "delay_ns": delay(&total),
-        "futile_wait_ns": total.futile_wait_ns,
-        "futile_trains": total.futile_trains,
-        "released": released(&total),
-        "held_max": stats.held_max,
         "left_inside": stats.held,
         "flow_evictions": stats.flow_evictions,
         "long_probes": stats.long_probes,
@@ -249,6 +198,9 @@ fn as_json(
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
     });
+    if let (Some(map), Value::Object(more)) = (result.as_object_mut(), more) {
+        map.extend(more);
+    }
     if let (Some(price), Some(map)) = (stats.prices_ns.first(), result.as_object_mut()) {
         map.insert("price_ns".into(), (*price).into());
     }
@@ -271,7 +223,7 @@ fn as_json(
         && let Some(map) = result.as_object_mut()
     {
         let mut classes: Vec<_> =
-            class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect();
+            config.class_names().zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect();
         // The default class has no heavy flows of its own.
         for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
             if let (Some(map), Some(flows)) = (class.as_object_mut(), flows) {
@@ -328,7 +280,7 @@ fn as_table(
         t.row(["price of a packet more in a train, at the end", &time(Some(*price as f64))]);
     }
     for auto in &stats.auto {
-        let of = match class_names(config).nth(usize::from(auto.class)) {
+        let of = match config.class_names().nth(usize::from(auto.class)) {
             Some(name) if !config.classes.is_empty() => format!(" of class {name}"),
             _ => String::new(),
         };
@@ -371,11 +323,13 @@ fn as_table(
     t.row(["CPU a packet", &time(per_packet)]);
     if !config.classes.is_empty() {
         t.title("Classes");
-        t.row(["", "packets", "mean train", "delay, mean", "futile wait, mean"]);
-        for (name, s) in class_names(config).zip(&stats.classes) {
+        t.row(["", "packets", "SLF before", "after", "mean train", "delay, mean", "futile wait, mean"]);
+        for (name, s) in config.class_names().zip(&stats.classes) {
             t.row([
                 name.to_owned(),
                 count(s.packets_in),
+                number(s.slf_in(), 3),
+                number(s.slf_out(), 3),
                 number(s.mean_train(), 3),
                 time(s.delay.mean()),
                 time(mean(s.futile_wait_ns, s.futile_trains)),

@@ -312,8 +312,19 @@ fn reframe() {
             class,
             &[("packets_in", Whole), ("packets_out", Whole), ("trains", Whole), ("futile_wait_ns", Whole)],
         );
-        has(class, &[("delay_ns", Object), ("released", Object)]);
+        has(class, &[("delay_ns", Object), ("released", Object), ("dropped", Object), ("held_max", Whole)]);
+        // A class without packets has none of these.
+        if class["packets_in"] != 0 {
+            has(class, RATIOS);
+        }
     }
+    // Each class has the same in a pipeline.
+    let traffic = text(small());
+    let graph =
+        "reframe(class=[\"dns: udp port 53 => bypass\", \"web: tcp port 80,443 => hold=1ms, burst=8\"])";
+    let run = run(["run", "-i", traffic, "-o", "null", "-e", graph, "--format", "json"]).with(0).json();
+    let stage = run["stages"].as_array().unwrap().iter().find(|s| s["type"] == "reframe").unwrap();
+    assert_eq!(stage["report"]["classes"], result["classes"], "{stage}");
     for key in ["packets_in", "packets_out", "packets_bypassed", "trains", "futile_wait_ns"] {
         let sum: u64 = per_class.iter().map(|c| c[key].as_u64().unwrap()).sum();
         assert_eq!(result[key], sum, "{key} is the sum of the classes'");

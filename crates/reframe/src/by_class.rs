@@ -1,0 +1,78 @@
+//! Counters of each class, where there are several: of one, those of all packets say the same.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::stats::{Cause, ReframeStats};
+
+/// The packets that each class holds, and the classes of the last packets.
+#[derive(Debug, Default)]
+pub(super) struct ByClass {
+    /// Packets held, by class. Empty where there is one class.
+    held: Vec<u32>,
+    last_in: u8,
+    last_out: u8,
+}
+
+impl ByClass {
+    /// For so many classes.
+    pub(super) fn new(classes: usize) -> Self {
+        Self { held: if classes > 1 { vec![0; classes] } else { Vec::new() }, ..Self::default() }
+    }
+
+    /// A packet of a class has come, which begins a run of its flow or not.
+    #[inline(always)]
+    pub(super) fn came(&mut self, stats: &mut ReframeStats, class: u8, begins: bool) {
+        if !self.held.is_empty() {
+            let begins = begins || class != self.last_in;
+            self.last_in = class;
+            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
+                stats.runs_in += u64::from(begins);
+            }
+        }
+    }
+
+    /// A train of a class has left, which begins a run of its flow or not.
+    #[inline(always)]
+    pub(super) fn left(&mut self, stats: &mut ReframeStats, class: u8, begins: bool) {
+        if !self.held.is_empty() {
+            let begins = begins || class != self.last_out;
+            self.last_out = class;
+            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
+                stats.runs_out += u64::from(begins);
+            }
+        }
+    }
+
+    /// A packet of a class is held.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, class: u8) {
+        if let Some(held) = self.held.get_mut(usize::from(class)) {
+            *held += 1;
+        }
+    }
+
+    /// A train of a class is no longer held; it had so many packets.
+    #[inline(always)]
+    pub(super) fn let_go(&mut self, stats: &mut ReframeStats, class: u8, packets: u16, cause: Cause) {
+        if let Some(held) = self.held.get_mut(usize::from(class)) {
+            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
+                // A packet that makes its train leave was never held.
+                stats.held_max = stats.held_max.max(*held - u32::from(cause == Cause::Full));
+            }
+            *held -= u32::from(packets);
+        }
+    }
+
+    /// Completes the counters: of what is held now, or of all packets where there is one class.
+    pub(super) fn tell(&self, stats: &mut ReframeStats) {
+        if let [class] = stats.classes.as_mut_slice() {
+            class.runs_in = stats.runs_in;
+            class.runs_out = stats.runs_out;
+            class.held_max = stats.held_max;
+        }
+        for (class, held) in stats.classes.iter_mut().zip(&self.held) {
+            class.held_max = class.held_max.max(*held);
+        }
+    }
+}
