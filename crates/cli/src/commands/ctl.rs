@@ -14,8 +14,8 @@ use crate::cli::Format;
 use crate::cli::ctl::{Ctl, CtlVerb, Entries, Reach, ReloadArgs};
 use crate::ui;
 
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer: longer than a pipeline needs to say that it could not do it in time.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// The same where files are read or written for it.
 const WITH_FILES: Duration = Duration::from_secs(60);
 /// Entries of a page.
@@ -136,7 +136,11 @@ fn delete(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
     request.insert("limit".to_owned(), PAGE.into());
     let mut removed = 0;
     loop {
-        let mut page = client.ask(&Value::Object(request.clone()))?;
+        let page = client.ask(&Value::Object(request.clone()));
+        let mut page = match (page, removed) {
+            (Err(why), 1..) => return Err(why.context(format!("{removed} entries were taken out, and then"))),
+            (page, _) => page?,
+        };
         removed += page.get("removed").and_then(Value::as_u64).unwrap_or(0);
         match page.remove("next") {
             None | Some(Value::Null) => break,

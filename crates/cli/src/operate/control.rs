@@ -18,6 +18,9 @@ use super::{Operation, Shared, server};
 
 /// Longest wait for a report.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait of a request for those before it, and the same where it reads or writes files.
+const TURN: Duration = Duration::from_secs(8);
+const TURN_WITH_FILES: Duration = Duration::from_secs(20);
 
 /// The socket's file, which goes when the run is over, unless there is another one of its name by then.
 #[derive(Debug)]
@@ -97,6 +100,20 @@ pub(super) fn is_short(line: &[u8]) -> bool {
     matches!(Request::parse(line), Ok(Request::Ping | Request::Show))
 }
 
+/// Longest wait of a request for those before it. Whoever asked waits for an answer for longer, so that what
+/// is done late is not told as failed.
+pub(super) fn longest_turn(line: &[u8]) -> Duration {
+    match Request::parse(line) {
+        Ok(Request::Reload | Request::Save) => TURN_WITH_FILES,
+        _ => TURN,
+    }
+}
+
+/// The answer to a line that is refused.
+pub(super) fn refuse(why: &str) -> String {
+    json!({ "schema": 1, "ok": false, "error": why }).to_string()
+}
+
 /// The answer to a line.
 pub(super) fn answer(operation: &Operation, line: &[u8]) -> String {
     let answer = match Request::parse(line) {
@@ -110,10 +127,7 @@ pub(super) fn answer(operation: &Operation, line: &[u8]) -> String {
             all.insert("ok".to_owned(), true.into());
             all.extend(fields);
         }
-        Err(why) => {
-            all.insert("ok".to_owned(), false.into());
-            all.insert("error".to_owned(), format!("{why:#}").into());
-        }
+        Err(why) => return refuse(&format!("{why:#}")),
     }
     Value::Object(all).to_string()
 }

@@ -84,11 +84,18 @@ impl Operation {
             // Packets for addresses that a NAT is about to have are led to it.
             sharded.follow(next);
         }
-        if !self.hand_over(updates, patience) {
-            if let (Some(sharded), Some(last)) = (&mut sharded, last) {
-                sharded.follow(last);
+        match self.hand_over(updates, patience) {
+            Taken::All => {}
+            Taken::Some => warn!(
+                target: LIVE,
+                "some stages have yet to take what was reloaded, and do so as soon as they answer"
+            ),
+            Taken::None => {
+                if let (Some(sharded), Some(last)) = (&mut sharded, last) {
+                    sharded.follow(last);
+                }
+                return Err(anyhow!(NOT_TAKEN));
             }
-            return Err(anyhow!(NOT_TAKEN));
         }
         let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
         *self.plan() = new;
@@ -112,8 +119,8 @@ impl Operation {
         all_come(&receiver, stages.iter().map(Vec::len).sum(), patience)
     }
 
-    /// Hands each shard its updates. False if no stage took any in time: then none ever does.
-    fn hand_over(&self, updates: Vec<Updates>, patience: Duration) -> bool {
+    /// Hands each shard its updates.
+    pub(super) fn hand_over(&self, updates: Vec<Updates>, patience: Duration) -> Taken {
         let (sender, receiver) = channel();
         let (offer, mut expected) = (Offer::default(), 0);
         for (shard, updates) in updates.into_iter().enumerate() {
@@ -132,19 +139,23 @@ impl Operation {
             self.operator.post(shard, work);
         }
         drop(sender);
-        if all_come(&receiver, expected, patience) {
-            return true;
-        }
-        let withdrawn = offer.withdraw();
-        if !withdrawn {
-            warn!(target: LIVE, "some stages have yet to take what was reloaded, and do so as soon as they answer");
-        }
-        !withdrawn
+        if all_come(&receiver, expected, patience) { Taken::All } else { offer.withdraw() }
     }
 }
 
+/// The stages that took their updates in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// All of them.
+    All,
+    /// Some; the others do as soon as they answer.
+    Some,
+    /// None, and none ever does.
+    None,
+}
+
 /// The updates of a shard, each with the name of its stage.
-type Updates = Vec<(String, Update)>;
+pub(super) type Updates = Vec<(String, Update)>;
 
 /// Waits for so many; false if they don't come in time.
 fn all_come<T>(receiver: &Receiver<T>, count: usize, patience: Duration) -> bool {
@@ -182,13 +193,14 @@ impl Offer {
         }
     }
 
-    /// Withdraws all, unless one was taken already: then the others will be, and this is false.
-    fn withdraw(&self) -> bool {
+    /// Withdraws all, unless one was taken already: then the others will be.
+    fn withdraw(&self) -> Taken {
         let mut offered = self.lock();
         if !offered.begun {
             offered.updates.clear();
+            return Taken::None;
         }
-        !offered.begun
+        if offered.updates.iter().all(Option::is_none) { Taken::All } else { Taken::Some }
     }
 }
 
@@ -243,7 +255,7 @@ mod tests {
         }
         fs::write(&rules, "deny any\n").unwrap();
         let updates = || vec![operation.plan().updates(&[]).unwrap()];
-        assert!(!operation.hand_over(updates(), Duration::from_millis(100)));
+        assert_eq!(operation.hand_over(updates(), Duration::from_millis(100)), Taken::None);
         let why = operation.try_reload(Duration::from_millis(100)).unwrap_err().to_string();
         assert_eq!(why, NOT_TAKEN);
         go_on.send(()).unwrap();
@@ -269,11 +281,12 @@ mod tests {
         let offer = Offer::default();
         let (first, last) = (offer.add(update()), offer.add(update()));
         assert!(first().is_some());
-        assert!(!offer.withdraw());
+        assert_eq!(offer.withdraw(), Taken::Some);
         assert!(last().is_some());
+        assert_eq!(offer.withdraw(), Taken::All);
         let offer = Offer::default();
         let (first, last) = (offer.add(update()), offer.add(update()));
-        assert!(offer.withdraw());
+        assert_eq!(offer.withdraw(), Taken::None);
         assert!(first().is_none() && last().is_none());
     }
 }

@@ -21,6 +21,7 @@ use tracing::{info, warn};
 
 use super::Operation;
 use super::session_log::SessionLog;
+use super::tables::Patience;
 use crate::log::LIVE;
 use crate::types;
 
@@ -303,7 +304,8 @@ impl Operation {
             for shard in 0..self.operator.shards() {
                 let mut from = Some(0);
                 while let Some(at) = from {
-                    let (records, next) = self.slice(shard, stage, (place, kind.record), at)?;
+                    let (records, next) =
+                        self.slice(shard, stage, (place, kind.record), at, Patience::default())?;
                     state.records(&records);
                     from = next;
                 }

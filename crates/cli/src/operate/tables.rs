@@ -1,22 +1,27 @@
 //! Tables of stages, read through the data path in slices of a few hundred places; text is made of them here.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Map, Value, json};
-use slipstream::operate::Selection;
-use slipstream::operate::{Preparation, StateTable};
+use slipstream::operate::{Preparation, Selection, StateTable};
 use slipstream::pipeline::Plan;
+use slipstream::stage::Stage;
 
 use super::Operation;
+use super::reload::{Taken, Updates};
 
 /// Places of a table that are looked at between two batches.
 const SLICE: u32 = 256;
 /// Slices that an answer has at most: the next one goes on.
 const SLICES: u32 = 512;
-/// Longest wait for the data path.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for the data path at one request; whoever asked waits for longer.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// Time after which a page ends with what was read of it by then.
+const PAGE: Duration = Duration::from_secs(3);
+/// Why an answer is missing, where the data path doesn't give one in time.
+const NO_ANSWER: &str = "the data path does not answer";
 /// Entries that are taken out between two batches.
 const AT_ONCE: usize = 64;
 /// Shards are counted from this bit of a place on.
@@ -40,6 +45,35 @@ fn table(plan: &Plan, stage: &str, table: &str) -> anyhow::Result<(usize, StateT
         names => format!("`{stage}` has no table `{table}`; there are {}", names.join(", ")),
     })?;
     Ok((place, *kind))
+}
+
+/// Waiting for the data path at one request, which ends at a point in time.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    began: Instant,
+    all: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(all: Duration) -> Self {
+        Self { began: slipstream::clock::now(), all }
+    }
+
+    /// The time that is left.
+    fn left(self) -> Duration {
+        self.all.saturating_sub(self.began.elapsed())
+    }
+
+    /// Returns true if a page of a table should end here.
+    fn is_a_page(self) -> bool {
+        self.began.elapsed() >= PAGE.min(self.all / 2)
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new(PATIENCE)
+    }
 }
 
 /// Refuses a selection by fields that the table doesn't have, or by what no entry can have there.
@@ -83,19 +117,22 @@ impl Operation {
         stage: &str,
         (table, record): (usize, usize),
         from: u32,
+        patience: Patience,
     ) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
         let mut out = Vec::with_capacity(SLICE as usize * record);
-        let read = self.operator.visit(shard, stage, PATIENCE, move |stage, now| {
+        let read = self.operator.visit(shard, stage, patience.left(), move |stage, now| {
             let next = stage.operate().and_then(|stage| stage.save(table, from, SLICE, now, &mut out));
             (out, next)
         });
-        read.context("the data path does not answer")
+        read.context(NO_ANSWER)
     }
 
-    /// Visits the records of a selection, up to its limit and for [`SLICES`] slices; the place to go on from.
+    /// Visits the records of a selection, up to its limit, for [`SLICES`] slices and about half of the time
+    /// that there is; the place to go on from.
     fn select(
         &self,
         selection: &Selection,
+        patience: Patience,
         mut visit: impl FnMut(usize, &[u8], Value),
     ) -> anyhow::Result<Option<u64>> {
         let (place, kind) = table(&self.plan(), &selection.stage, &selection.table)?;
@@ -105,11 +142,12 @@ impl Operation {
         let (mut rows, mut slices) = (0, 0);
         let _attention = self.operator.attention();
         while shard < shards {
-            if slices == SLICES || rows >= selection.limit {
+            if slices == SLICES || rows >= selection.limit || (slices > 0 && patience.is_a_page()) {
                 return Ok(Some((shard as u64) << SHARD | u64::from(from)));
             }
             slices += 1;
-            let (records, next) = self.slice(shard, &selection.stage, (place, kind.record), from)?;
+            let table = (place, kind.record);
+            let (records, next) = self.slice(shard, &selection.stage, table, from, patience)?;
             for record in records.chunks_exact(kind.record) {
                 let Some(entry) = (kind.describe)(record).filter(|entry| selection.matches(entry)) else {
                     continue;
@@ -128,63 +166,110 @@ impl Operation {
     /// Lists entries. A page ends with a slice, so that it may have a few more rows than its limit.
     pub(crate) fn list(&self, selection: &Selection) -> anyhow::Result<Page> {
         let mut rows = Vec::new();
-        let next = self.select(selection, |_, _, entry| rows.push(entry))?;
+        let next = self.select(selection, Patience::default(), |_, _, entry| rows.push(entry))?;
         Ok(Page { rows, next })
     }
 
     /// Takes entries out: how many, and where to go on. An empty selection is refused.
+    ///
+    /// # Errors
+    /// The selection can't be, or the data path doesn't answer in time: then the error says how many entries
+    /// it took out, and it takes no more.
     pub(crate) fn delete(&self, selection: &Selection) -> anyhow::Result<(u64, Option<u64>)> {
         if selection.only.is_empty() {
             bail!(
                 "`--only FIELD=VALUE` (`where`) says which entries are meant; without one all of them would be"
             );
         }
+        let patience = Patience::default();
+        let mut found = Vec::new();
+        let next =
+            self.select(selection, patience, |shard, record, _| found.push((shard, record.to_vec())))?;
+        Ok((self.take_out(selection, &found, patience)?, next))
+    }
+
+    /// Takes out the entries of these records, each with its shard; how many there still were.
+    fn take_out(
+        &self,
+        selection: &Selection,
+        found: &[(usize, Vec<u8>)],
+        patience: Patience,
+    ) -> anyhow::Result<u64> {
         let place = table(&self.plan(), &selection.stage, &selection.table)?.0;
-        let mut found: Vec<(usize, Vec<u8>)> = Vec::new();
-        let next = self.select(selection, |shard, record, _| found.push((shard, record.to_vec())))?;
+        let _attention = self.operator.attention();
         let mut removed = 0;
         for some in found.chunk_by(|a, b| a.0 == b.0).flat_map(|shard| shard.chunks(AT_ONCE)) {
             let shard = some.first().map_or(0, |(shard, _)| *shard);
             let records: Vec<Vec<u8>> = some.iter().map(|(_, record)| record.clone()).collect();
-            let taken = self.operator.visit(shard, &selection.stage, PATIENCE, move |stage, now| {
+            let taken = self.operator.visit(shard, &selection.stage, patience.left(), move |stage, now| {
                 let Some(stage) = stage.operate() else { return (0, records) };
                 let taken = records.iter().filter(|record| stage.remove(place, record, now)).count();
                 (taken, records)
             });
-            removed += taken.context("the data path does not answer")?.0 as u64;
+            let Some((taken, _)) = taken else {
+                bail!("{NO_ANSWER}; {removed} of {} entries were taken out before", found.len());
+            };
+            removed += taken as u64;
         }
-        Ok((removed, next))
+        Ok(removed)
     }
 
-    /// Has a stage do what its type alone knows; says in words what was done.
+    /// Has a stage do what its type alone knows, on each shard; says in words what was done.
+    ///
+    /// # Errors
+    /// The stage can't, or the data path doesn't answer in time: then nothing is done, on no shard.
     pub(crate) fn act(&self, action: &str, stage: &str, on: &str) -> anyhow::Result<String> {
+        self.try_act(action, stage, on, Patience::default())
+    }
+
+    fn try_act(&self, action: &str, stage: &str, on: &str, patience: Patience) -> anyhow::Result<String> {
         if self.plan().stage(stage).is_none() {
             bail!("there is no stage `{stage}`");
         }
-        let mut done = String::new();
-        for shard in 0..self.operator.shards() {
+        let shards = self.sharded().map_or(1, |sharded| sharded.shards());
+        if self.operator.shards() < shards {
+            bail!("the pipeline has ended, or has not begun on all shards");
+        }
+        let _attention = self.operator.attention();
+        let mut prepared = Vec::new();
+        for shard in 0..shards {
             let (action, on) = (action.to_owned(), on.to_owned());
-            let ask = move |stage: &mut dyn slipstream::stage::Stage, _| -> Result<Preparation, String> {
+            let ask = move |stage: &mut dyn Stage, _| -> Result<Preparation, String> {
                 match stage.operate() {
                     Some(stage) => stage.act(&action, &on),
                     None => Err("the stage does nothing of that kind".to_owned()),
                 }
             };
-            let prepare = self.operator.visit(shard, stage, PATIENCE, ask);
-            let prepare = prepare.context("the data path does not answer")?.map_err(|why| anyhow!(why))?;
+            let prepare = self.operator.visit(shard, stage, patience.left(), ask);
+            prepared.push(prepare.context(NO_ANSWER)?.map_err(|why| anyhow!(why))?);
+        }
+        // All of it is made, and all shards have answered, before any of it counts.
+        let (mut updates, mut done) = (Vec::<Updates>::new(), String::new());
+        for prepare in prepared {
             let (update, what) = prepare().map_err(|why| anyhow!(why))?;
-            let old = self.operator.visit(shard, stage, PATIENCE, move |stage, now| {
-                stage.operate().map(|stage| stage.update(update, now))
-            });
-            old.context("the data path does not answer")?;
+            updates.push(vec![(stage.to_owned(), update)]);
             done = what;
         }
-        Ok(done)
+        match self.hand_over(updates, patience.left()) {
+            Taken::All => Ok(done),
+            Taken::Some => {
+                Ok(format!("{done}; some shards have yet to do so, and do as soon as they answer"))
+            }
+            Taken::None => bail!(NO_ANSWER),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use std::thread::{self, JoinHandle};
+
+    use slipstream::runtime::LiveOptions;
+
     use super::*;
     use crate::types;
 
@@ -226,6 +311,151 @@ mod tests {
         for (field, value, fits) in cases {
             let only = Map::from_iter([(field.to_owned(), value.clone())]);
             assert_eq!(check(&only, &sessions).is_ok(), fits, "{field}={value}");
+        }
+    }
+
+    /// A pipeline that runs on so many shards, and can be stopped and ended.
+    struct Running {
+        operation: Arc<Operation>,
+        stop: Arc<AtomicBool>,
+        run: JoinHandle<()>,
+    }
+
+    impl Running {
+        fn new(graph: &str, shards: usize) -> Self {
+            let plan = Plan::from_graph(graph, None, None, "".as_ref()).unwrap();
+            let mut operation = Operation::new(&plan, || bail!("nothing is read anew"), |_| Value::Null);
+            let seeds = || plan.seeds(None);
+            let driver = if shards == 1 {
+                types::driver(plan.build(seeds()).unwrap())
+            } else {
+                let sharded = plan.in_shards(shards).unwrap();
+                let mut drivers = sharded.build(seeds).unwrap().into_iter().map(types::driver);
+                operation.shards = Some(Mutex::new(sharded));
+                drivers.next().unwrap().beside(drivers.collect())
+            };
+            let operation = Arc::new(operation);
+            let options = LiveOptions { operator: operation.operator.clone(), ..LiveOptions::default() };
+            let mut driver = driver.live(options).monitor(operation.monitor.clone());
+            let stop = Arc::new(AtomicBool::new(false));
+            let stopped = Arc::clone(&stop);
+            let run = thread::spawn(move || {
+                driver
+                    .run(&mut |_| match stopped.load(Ordering::Relaxed) {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    })
+                    .unwrap();
+            });
+            let since = slipstream::clock::now();
+            while operation.operator.shards() < shards {
+                assert!(since.elapsed() < LONG, "it does not begin");
+                thread::yield_now();
+            }
+            Self { operation, stop, run }
+        }
+
+        /// Has a shard stand still at a stage until the result is gone.
+        fn stall(&self, shard: usize, stage: &str) -> Sender<()> {
+            let (stays, gone) = channel::<()>();
+            let (begins, begun) = channel();
+            let stand_still = move |_: &mut dyn Stage, _| {
+                begins.send(()).unwrap();
+                let _ = gone.recv();
+            };
+            self.operation.operator.post(shard, vec![(stage.to_owned(), Box::new(stand_still))]);
+            begun.recv_timeout(LONG).unwrap();
+            stays
+        }
+
+        /// Waits until a shard has done all that it was asked for before.
+        fn catch_up(&self, shard: usize, stage: &str) {
+            self.operation.operator.visit(shard, stage, LONG, |_, _| ()).unwrap();
+        }
+
+        /// The weight of a balancer's first backend on a shard.
+        fn weight(&self, shard: usize) -> u64 {
+            let report = self.operation.operator.visit(shard, "b", LONG, |stage, _| stage.report());
+            report.unwrap().unwrap()["backends"][0]["weight"].as_u64().unwrap()
+        }
+
+        fn end(self) {
+            self.stop.store(true, Ordering::Relaxed);
+            self.run.join().unwrap();
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn short() -> Patience {
+        Patience::new(Duration::from_millis(100))
+    }
+
+    const BALANCED: &str = "paced(rate=1kpps) -> b :: balancer(service=\"192.0.2.80:80\", \
+                            backends=[10.0.0.1, 10.0.0.2], source=192.0.2.79) -> null";
+
+    /// A backend isn't drained after all when the data path goes on, on no shard.
+    #[test]
+    fn an_action_that_was_refused_is_not_done_later() {
+        for shards in [1, 2] {
+            let running = Running::new(BALANCED, shards);
+            let last = shards - 1;
+            for _ in 0..3 {
+                let stall = running.stall(last, "b");
+                let why = running.operation.try_act("drain", "b", "10.0.0.1", short()).unwrap_err();
+                assert_eq!(why.to_string(), NO_ANSWER);
+                drop(stall);
+                running.catch_up(last, "b");
+            }
+            let weights = || (0..shards).map(|shard| running.weight(shard)).collect::<Vec<_>>();
+            assert_eq!(weights(), vec![1; shards], "drained after all");
+            let done = running.operation.try_act("drain", "b", "10.0.0.1", Patience::new(LONG)).unwrap();
+            assert!(done.contains("10.0.0.1") && !done.contains("shards"), "{done}");
+            assert_eq!(weights(), vec![0; shards]);
+            running.end();
+        }
+    }
+
+    /// Sessions that were found, and were to be taken out, stay when the data path goes on.
+    #[test]
+    fn entries_that_were_not_taken_out_in_time_stay() {
+        for shards in [1, 2] {
+            let graph = "paced(rate=10kpps, traffic=\"flows=300\") -> n :: nat(pool=[203.0.113.1], hairpin=false) -> null";
+            let running = Running::new(graph, shards);
+            let selection: Selection = serde_json::from_value(json!({
+                "stage": "n", "table": "sessions", "limit": 4096, "where": { "external": "203.0.113.1" }
+            }))
+            .unwrap();
+            let found = || {
+                let mut found = Vec::new();
+                let note = |shard, record: &[u8], _| found.push((shard, record.to_vec()));
+                running.operation.select(&selection, Patience::new(LONG), note).unwrap();
+                found
+            };
+            let since = slipstream::clock::now();
+            while found().len() < 200 {
+                assert!(since.elapsed() < LONG, "there are no sessions");
+            }
+            let (all, last) = (found(), shards - 1);
+            let of_last = all.iter().filter(|(shard, _)| *shard == last).count();
+            assert!(of_last > 64, "more than are taken out at once");
+            let stall = running.stall(last, "n");
+            let why = running.operation.take_out(&selection, &all, short()).unwrap_err().to_string();
+            let before = all.len() - of_last;
+            assert_eq!(why, format!("{NO_ANSWER}; {before} of {} entries were taken out before", all.len()));
+            drop(stall);
+            running.catch_up(last, "n");
+            let is_there = |wanted: &(usize, Vec<u8>)| {
+                let (shard, record) = (wanted.0, wanted.1.clone());
+                let (place, _) = table(&running.operation.plan(), "n", "sessions").unwrap();
+                let remove = move |stage: &mut dyn Stage, now| {
+                    stage.operate().is_some_and(|stage| stage.remove(place, &record, now))
+                };
+                running.operation.operator.visit(shard, "n", LONG, remove).unwrap()
+            };
+            let left = all.iter().filter(|wanted| wanted.0 == last && is_there(wanted)).count();
+            assert_eq!(left, of_last, "taken out after all");
+            running.end();
         }
     }
 }

@@ -153,7 +153,8 @@ impl Operator {
     }
 
     /// Has `work` done at the stage `stage` of a run, by its number, and gives its result; none where there
-    /// is no such run or stage, or it didn't answer within `patience`: then it may still be done later.
+    /// is no such run or stage, or the run didn't begin with it within `patience`: then it never does. Work
+    /// that has begun by then is waited for.
     pub fn visit<T: Send + 'static>(
         &self,
         shard: usize,
@@ -162,9 +163,20 @@ impl Operator {
         work: impl FnOnce(&mut dyn Stage, Nanos) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = channel();
-        let work: Work = Box::new(move |stage, now| drop(sender.send(work(stage, now))));
+        let offered = Arc::new(Mutex::new(Some(work)));
+        let taken = Arc::clone(&offered);
+        let work: Work = Box::new(move |stage, now| {
+            let work = lock(&taken).take();
+            if let Some(work) = work {
+                let _ = sender.send(work(stage, now));
+            }
+        });
         self.post(shard, vec![(stage.to_owned(), work)]);
-        receiver.recv_timeout(patience).ok()
+        match receiver.recv_timeout(patience) {
+            Ok(result) => Some(result),
+            Err(_) if lock(&offered).take().is_some() => None,
+            Err(_) => receiver.recv().ok(),
+        }
     }
 
     /// Has all of this done at one point in time, between two packets. Doesn't wait for it.
@@ -225,5 +237,48 @@ mod tests {
         drop(run);
         assert_eq!(asker.join().unwrap(), (Some(7), None, None));
         assert_eq!(operator.shards(), 0);
+    }
+
+    /// Whoever has given up is not surprised later by what was not done.
+    #[test]
+    fn work_that_nobody_waits_for_any_longer_is_not_done() {
+        let operator = Operator::default();
+        let run = operator.attach(0);
+        let done = Arc::new(AtomicBool::new(false));
+        let sets = Arc::clone(&done);
+        let set = move |_: &mut dyn Stage, _| sets.store(true, Ordering::Relaxed);
+        assert_eq!(operator.visit(0, "a", Duration::from_millis(1), set), None);
+        assert!(do_next(&run.inbox()));
+        assert!(!done.load(Ordering::Relaxed), "it is done after all");
+    }
+
+    #[test]
+    fn work_that_has_begun_is_waited_for() {
+        let operator = Operator::default();
+        let run = operator.attach(0);
+        let inbox = run.inbox();
+        let asked = operator.clone();
+        let (begins, begun) = channel();
+        let (go_on, goes_on) = channel::<()>();
+        let work = move |_: &mut dyn Stage, _| {
+            begins.send(()).unwrap();
+            goes_on.recv().unwrap();
+            7
+        };
+        let asker = std::thread::spawn(move || asked.visit(0, "a", Duration::from_millis(100), work));
+        let does = std::thread::spawn(move || while !do_next(&inbox) {});
+        begun.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!asker.is_finished(), "it gave up what was under way");
+        go_on.send(()).unwrap();
+        assert_eq!(asker.join().unwrap(), Some(7));
+        does.join().unwrap();
+    }
+
+    /// Does the next piece of work at a stage `a`; false where there is none.
+    fn do_next(inbox: &Inbox) -> bool {
+        let next = inbox.next();
+        let works = next.iter().flat_map(|visits| visits.take(|name| name == "a"));
+        works.map(|(_, work)| work(&mut Placeholder, Nanos(0))).count() > 0
     }
 }
