@@ -23,6 +23,7 @@ pub mod balancer;
 mod bucket;
 mod bytes;
 pub mod conntrack;
+pub mod datagrams;
 pub mod encap;
 pub mod firewall;
 pub mod flow_stats;

@@ -8,7 +8,7 @@ mod lines;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use slipstream::clock::LiveClock;
+use slipstream::functions::datagrams::Datagrams;
 use slipstream::functions::ipfix::{Exporter, IpfixConfig};
 use slipstream::operate::SessionEvent;
 use slipstream::time::Nanos;
@@ -99,45 +100,10 @@ fn socket(to: &str) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The way of datagrams. The system says that nobody took one when the next one is sent, which then stays
-/// here.
-struct Datagrams {
-    socket: UdpSocket,
-    /// Events of the last one that went out.
-    last: u64,
-    /// Events that are lost.
-    lost: u64,
-}
-
-impl Datagrams {
-    fn to(address: &str) -> io::Result<Self> {
-        Ok(Self { socket: socket(address)?, last: 0, lost: 0 })
-    }
-
-    /// Sends one with so many events. An error may be about the one before: this one has gone out then.
-    fn send(&mut self, datagram: &[u8], events: u64) -> io::Result<()> {
-        let result = self.socket.send(datagram);
-        let mut sent = result.is_ok();
-        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            self.lost += std::mem::take(&mut self.last);
-            sent = self.socket.send(datagram).is_ok();
-        }
-        if sent {
-            self.last = events;
-        } else {
-            self.lost += events;
-        }
-        result.map(drop)
-    }
-
-    /// The fate of the events that were sent, as far as it is known by now of the last datagram.
-    fn written(&mut self, done: usize, error: Option<io::Error>) -> Written {
-        let late = self.socket.take_error().ok().flatten();
-        if late.is_some() {
-            self.lost += std::mem::take(&mut self.last);
-        }
-        Written { done, lost: std::mem::take(&mut self.lost), error: error.or(late) }
-    }
+/// The fate of events that were sent.
+fn sent(datagrams: &mut Datagrams, done: usize, error: Option<io::Error>) -> Written {
+    let (lost, late) = datagrams.take_lost();
+    Written { done, lost, error: error.or(late) }
 }
 
 impl Log {
@@ -152,9 +118,9 @@ impl Log {
                         ..IpfixConfig::default()
                     })
                 };
-                Self::Ipfix((0..shards as u32).map(of).collect(), Datagrams::to(to)?)
+                Self::Ipfix((0..shards as u32).map(of).collect(), Datagrams::new(socket(to)?))
             }
-            Target::Syslog(to) => Self::Syslog(Datagrams::to(to)?),
+            Target::Syslog(to) => Self::Syslog(Datagrams::new(socket(to)?)),
             Target::Json(path) => Self::Json(Lines::open(path)?),
         })
     }
@@ -176,7 +142,7 @@ impl Log {
                     waiting.set(waiting.get() + 1);
                 }
                 let error = result.and(exporter.flush(now, &mut send)).err();
-                let written = datagrams.written(done, error);
+                let written = sent(datagrams, done, error);
                 if written.error.is_some() {
                     // Who begins to listen later is to know how to read what comes.
                     exporters.iter_mut().for_each(Exporter::send_templates_again);
@@ -193,7 +159,7 @@ impl Log {
                         error.get_or_insert(why);
                     }
                 }
-                datagrams.written(events.len(), error)
+                sent(datagrams, events.len(), error)
             }
             Self::Json(lines) => {
                 let (done, error) = lines.write(events, shard);

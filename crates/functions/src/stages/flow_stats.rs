@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use slipstream_wire::FlowKey;
 
 use crate::answer::ip_length;
+use crate::datagrams::Datagrams;
 use crate::flow_stats::{ACTIVE, FLOWS, Flow, FlowRecord, FlowStats, FlowStatsConfig, IDLE, Observed};
 use crate::ipfix::{Exporter, IpfixConfig};
 use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
@@ -92,7 +93,7 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         let socket = UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)).map_err(wrong)?;
         // A full socket buffer must not stop packets: the message is lost, and counted.
         socket.set_nonblocking(true).map_err(wrong)?;
-        return Ok(Target::Udp(socket));
+        return Ok(Target::Udp(Datagrams::new(socket)));
     }
     let path = if text == "-" { text.into() } else { site.base.join(text) };
     if path.is_dir() {
@@ -114,7 +115,7 @@ pub enum Target {
     /// Nowhere.
     None,
     /// To a collector.
-    Udp(UdpSocket),
+    Udp(Datagrams),
     /// To a file, which takes its name at the end.
     File {
         /// The file that is being written.
@@ -140,7 +141,7 @@ impl Target {
     fn write(&mut self, message: &[u8]) -> io::Result<()> {
         match self {
             Self::None => Ok(()),
-            Self::Udp(socket) => socket.send(message).map(|_| ()),
+            Self::Udp(datagrams) => datagrams.send(message, 1),
             Self::File { out, failed, .. } => {
                 let result = out.as_mut().map_or(Ok(()), |o| o.write_all(message));
                 result.inspect_err(|e| {
@@ -185,13 +186,30 @@ impl Export {
         if matches!(self.target, Target::None) {
             return;
         }
-        let Self { exporter, target, lost, .. } = self;
-        *lost += u64::from(exporter.push(record, now, &mut |message| target.write(message)).is_err());
+        let Self { exporter, target, .. } = self;
+        let result = exporter.push(record, now, &mut |message| target.write(message));
+        self.count_lost(result.is_err());
     }
 
     fn flush(&mut self, now: Nanos) {
-        let Self { exporter, target, lost, .. } = self;
-        *lost += u64::from(exporter.flush(now, &mut |message| target.write(message)).is_err());
+        let Self { exporter, target, .. } = self;
+        let result = exporter.flush(now, &mut |message| target.write(message));
+        self.count_lost(result.is_err());
+        if let Target::Udp(datagrams) = &mut self.target {
+            let (lost, late) = datagrams.take_lost();
+            self.lost += lost;
+            if late.is_some() {
+                self.exporter.send_templates_again();
+            }
+        }
+    }
+
+    /// Counts a message that could not be written. Of those that are sent, [`Datagrams`] count which are
+    /// lost: an error may be about the one before.
+    fn count_lost(&mut self, failed: bool) {
+        if !matches!(self.target, Target::Udp(_)) {
+            self.lost += u64::from(failed);
+        }
     }
 }
 
@@ -424,5 +442,79 @@ impl Observe for FlowStatsStage {
         let c = self.export.exporter.counters();
         visit("messages", c.messages);
         visit("messages_lost", self.export.lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use slipstream_core::time::Nanos;
+
+    use super::*;
+    use crate::flow_stats::EndReason;
+
+    fn export(to: &UdpSocket) -> Export {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(to.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let exporter = Exporter::new(&IpfixConfig::default());
+        Export { exporter, target: Target::Udp(Datagrams::new(socket)), records: 0, lost: 0 }
+    }
+
+    fn record(port: u16) -> FlowRecord {
+        let (src, dst) = ([10, 0, 0, 1].into(), [192, 0, 2, 7].into());
+        FlowRecord {
+            key: FlowKey::new(&[], src, dst, 6, port, 443).unwrap(),
+            packets: 1,
+            bytes: 40,
+            first: Nanos(1),
+            last: Nanos(2),
+            tcp_flags: 2,
+            tos: 0,
+            reason: EndReason::Idle,
+        }
+    }
+
+    fn send(export: &mut Export, port: u16) {
+        export.record(&record(port), Nanos(5));
+        export.flush(Nanos(5));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    /// Messages that nobody takes are lost, each of them and no other; the first one that somebody takes
+    /// comes, with the templates that it takes to read it.
+    #[test]
+    fn messages_that_are_refused_are_counted_each() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (to, mut export) = (nobody.local_addr().unwrap(), export(&nobody));
+        drop(nobody);
+        (0..5).for_each(|port| send(&mut export, port));
+        export.flush(Nanos(5));
+        assert_eq!((export.exporter.counters().messages, export.lost), (5, 5));
+        let somebody = UdpSocket::bind(to).unwrap();
+        somebody.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (mut message, mut sizes) = ([0; 2000], Vec::new());
+        for port in 5..7 {
+            send(&mut export, port);
+            sizes.push(somebody.recv(&mut message).unwrap());
+        }
+        assert!(sizes[0] > sizes[1], "templates come first: {sizes:?}");
+        assert_eq!((export.exporter.counters().messages, export.lost), (7, 5));
+    }
+
+    /// Of full messages that go out one after the other, without a look in between, each is counted, too.
+    #[test]
+    fn full_messages_that_are_refused_are_counted_each() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut export = export(&nobody);
+        drop(nobody);
+        (0..500).for_each(|port| export.record(&record(port), Nanos(5)));
+        export.flush(Nanos(5));
+        std::thread::sleep(Duration::from_millis(20));
+        export.flush(Nanos(5));
+        let messages = export.exporter.counters().messages;
+        assert!(messages > 10);
+        assert_eq!(export.lost, messages);
     }
 }

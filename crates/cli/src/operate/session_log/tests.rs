@@ -152,14 +152,14 @@ fn a_datagram_behind_one_that_was_refused_goes_out() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = nobody.local_addr().unwrap().to_string();
     drop(nobody);
-    let mut datagrams = Datagrams::to(&to).unwrap();
+    let mut datagrams = Datagrams::new(socket(&to).unwrap());
     datagrams.send(b"lost", 3).unwrap();
     thread::sleep(Duration::from_millis(20));
     let somebody = UdpSocket::bind(&to).unwrap();
     somebody.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    assert_eq!(datagrams.send(b"comes", 4).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(datagrams.send(b"comes", 4).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     let mut datagram = [0; 9];
     assert_eq!(somebody.recv(&mut datagram).unwrap(), b"comes".len());
-    let written = datagrams.written(7, None);
+    let written = sent(&mut datagrams, 7, None);
     assert_eq!((written.done, written.lost, written.error.is_none()), (7, 3, true));
 }
