@@ -97,7 +97,7 @@ def boundary(case, near, far, what):
         case.equal(b[f"{name}_received"], a[f"{name}_sent"], f"{what}: {name} to the functions")
         case.equal(a[f"{name}_received"], b[f"{name}_sent"], f"{what}: {name} from the functions")
     for side in (a, b):
-        case.equal([side[name] for name in ("ring_full", "too_long", "abandoned")], [0, 0, 0], f"{what}: not sent")
+        case.equal([side[name] for name in ("ring_full", "too_long", "abandoned", "never_taken")], [0, 0, 0, 0], f"{what}: not sent")
     for report in (near, far):
         case.equal(report["left_inside"], 0, f"{what}: left inside")
     return a

@@ -380,6 +380,48 @@ fn rules_of_a_bypass_are_read_anew() {
     }
 }
 
+/// A process that is killed while packets wait for it in shared memory took some of them, and the others were
+/// not sent; each is in one of the two accounts, of the report and of the control socket's.
+#[test]
+fn packets_for_a_process_that_was_killed_are_counted() {
+    let dir = scratch();
+    let port = format!("shm(path=\"{}\", ring=64KiB)", text(&dir.path().join("shm")));
+    let near = ["-e", &format!("paced(rate=50kpps, traffic=\"size=100,flows=4\") -> there :: {port}")];
+    let mut running = Running::start(dir.path(), &near);
+    let mut there = Command::new(BINARY)
+        .args(["run", "-e", &format!("{port} -> counter -> null")])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sent = |name: &str| {
+        let report = running.ctl(&["report"]);
+        let report = (report.status == Some(0)).then(|| report.json()["report"].clone());
+        report.map_or(0, |report| report["stages"][0]["counters"][name].as_u64().unwrap())
+    };
+    comes("packets are taken", || sent("packets_sent") > 5000);
+    assert!(Command::new("kill").args(["-STOP", &there.id().to_string()]).status().unwrap().success());
+    let mut last = 0;
+    comes("the ring is full", || {
+        let before = std::mem::replace(&mut last, sent("packets_sent"));
+        sleep(Duration::from_millis(200));
+        before == sent("packets_sent")
+    });
+    there.kill().unwrap();
+    there.wait().unwrap();
+    comes("it ends", || running.has_ended());
+    let ended = Ended::of(running.child.take().unwrap().wait_with_output().unwrap()).with(2);
+    assert!(ended.stderr.contains("ended without finishing"), "{}", ended.stderr);
+    let report = ended.json();
+    let (source, shm) = (&report["sources"][0], &report["stages"][0]);
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let never_taken = number(&shm["counters"]["never_taken"]);
+    assert!(never_taken > 100, "{report:#}");
+    let dropped = number(&shm["dropped"]["not_sent"]);
+    assert!(dropped >= never_taken, "{report:#}");
+    assert_eq!(number(&shm["counters"]["packets_sent"]) + dropped - never_taken, number(&source["packets"]));
+    assert_eq!(number(&report["packets_out"]) + dropped, number(&source["packets"]), "{report:#}");
+}
+
 #[test]
 fn tables_are_not_asked_for_fields_that_they_do_not_have() {
     let dir = scratch();

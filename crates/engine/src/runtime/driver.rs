@@ -361,14 +361,12 @@ impl Driver {
         self.inbox = None;
         drop(attached);
         clock.end(self, &mut run, false);
-        let result = result.map(drop);
-        let finished = result.and_then(|()| self.pipeline.finish().map_err(RunError::from));
+        // Files are whole and counters kept even if a port failed: only now it is known what left.
+        let finished = self.pipeline.finish().map_err(RunError::from);
         let report = self.report(&run);
-        match finished {
+        match result.and(finished) {
             Ok(()) => Ok(report),
             Err(error) => {
-                // Files are whole and counters kept even if a port failed.
-                let _ = self.pipeline.finish();
                 self.partial = Some(report);
                 Err(error)
             }

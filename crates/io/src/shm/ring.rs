@@ -165,6 +165,27 @@ impl Producer {
         self.tail - self.head
     }
 
+    /// Counts the records that satisfy `counts`, of those that were put in and not taken out, as far as is
+    /// known. Lengths are read from the ring: where the other side has written there, the count may be wrong,
+    /// but never more than there is room for.
+    pub(super) fn left(&self, counts: impl Fn(&Record) -> bool) -> u64 {
+        let (mut at, mut n) = (self.head, 0);
+        while at < self.tail {
+            let mut bytes = [0; RECORD_HEADER];
+            self.control.memory.read(self.control.at(at), &mut bytes);
+            let record = Record::from_bytes(&bytes);
+            let end = self.control.before_end(at);
+            let is_skip = record.len == SKIP;
+            let step = if is_skip { end } else { room_for(record.len as usize) };
+            if step > end.min(self.tail - at) {
+                break;
+            }
+            n += u64::from(!is_skip && counts(&record));
+            at += step;
+        }
+        n
+    }
+
     /// Puts a packet in, to be seen at [`Producer::publish`].
     /// Its bytes come in two pieces.
     pub(super) fn push(&mut self, record: &Record, [data, more]: [&[u8]; 2]) -> Result<(), Refused> {

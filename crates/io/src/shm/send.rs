@@ -34,7 +34,7 @@ pub enum WhenFull {
 /// Counters of packets sent and not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
-    /// Packets put into the ring.
+    /// Packets put into the ring, those that were never taken out included.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -46,6 +46,8 @@ pub struct SendCounts {
     pub too_long: u64,
     /// Packets that nobody would have taken out any more.
     pub abandoned: u64,
+    /// Packets that were put into the ring, and that nobody had taken out when the other side was gone.
+    pub never_taken: u64,
     /// Times that a packet had to wait for room.
     pub waits: u64,
     /// Packets that the other side was told were dropped here.
@@ -56,7 +58,7 @@ impl SendCounts {
     /// Packets that were not sent.
     #[must_use]
     pub fn not_sent(&self) -> u64 {
-        self.full + self.too_long + self.abandoned
+        self.full + self.too_long + self.abandoned + self.never_taken
     }
 }
 
@@ -198,8 +200,11 @@ impl Sender {
         let mut waited = false;
         loop {
             self.look();
+            if self.gone {
+                return Err(Refused::Full);
+            }
             let result = self.producer.push(record, data);
-            if result != Err(Refused::Full) || self.gone || self.when_full == WhenFull::Drop {
+            if result != Err(Refused::Full) || self.when_full == WhenFull::Drop {
                 return result;
             }
             self.counts.waits += u64::from(!waited);
@@ -210,6 +215,20 @@ impl Sender {
             }
             self.attend(now);
             std::thread::yield_now();
+        }
+    }
+
+    /// Nobody takes anything out any more: what lies in the ring is not sent. Where the other side wrote
+    /// positions that can't be, nobody knows what it has taken, and all of it counts as sent.
+    fn give_up(&mut self) {
+        if self.gone {
+            return;
+        }
+        // What it took last before it was found gone.
+        self.look();
+        if !std::mem::replace(&mut self.gone, true) {
+            let left = self.producer.left(|record| record.interface & DROPS == 0);
+            self.counts.never_taken += left.min(self.counts.packets);
         }
     }
 
@@ -227,10 +246,10 @@ impl Sender {
         }
         self.ask = now.after(ASK);
         if self.producer.abandoned() {
-            self.gone = true;
+            self.give_up();
         } else if self.session.peer() == Peer::Left && !self.producer.abandoned() {
-            self.gone = true;
-            self.failed = Some(self.session.peer_died());
+            self.give_up();
+            self.failed.get_or_insert_with(|| self.session.peer_died());
         }
     }
 
@@ -284,6 +303,15 @@ impl Sender {
         self.tell_drops();
         self.producer.publish();
         self.producer.close();
+    }
+
+    /// This process is about to leave: what lies in the ring is not sent, unless somebody is there to take
+    /// it.
+    pub fn leave(&mut self) {
+        self.close();
+        if self.producer.abandoned() || self.session.peer() != Peer::There {
+            self.give_up();
+        }
     }
 
     /// The counters.

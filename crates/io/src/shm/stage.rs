@@ -165,6 +165,7 @@ impl Transmit for Handing {
         visit("ring_full", counts.full);
         visit("too_long", counts.too_long);
         visit("abandoned", counts.abandoned);
+        visit("never_taken", counts.never_taken);
         visit("waits_for_room", counts.waits);
         visit("drops_told", counts.drops_told);
     }
@@ -180,7 +181,7 @@ impl Transmit for Handing {
     }
 
     fn finish(&mut self) -> Result<(), PortError> {
-        self.sender.close();
+        self.sender.leave();
         Ok(self.sender.check()?)
     }
 }

@@ -98,6 +98,12 @@ proptest! {
             }
         }
         producer.publish();
+        producer.look().unwrap();
+        prop_assert_eq!(producer.left(|_| true), twin.len() as u64);
+        prop_assert_eq!(
+            producer.left(|record| record.interface == 3),
+            twin.iter().filter(|(record, ..)| record.interface == 3).count() as u64
+        );
         while let Some((record, data, _)) = twin.pop_front() {
             prop_assert_eq!(take(&mut consumer).unwrap(), Some((record, data)));
         }
@@ -275,6 +281,7 @@ fn a_side_that_only_receives_or_sends_says_so() {
         back.send(&frame(b"x", 0));
     }
     assert_eq!(back.counts().abandoned, 5);
+    assert_eq!((back.counts().packets, back.counts().never_taken), (RING / 64, RING / 64));
     back.check().unwrap();
 }
 
@@ -313,7 +320,52 @@ fn a_side_that_left_is_noticed_and_not_taken_again() {
     std::thread::sleep(std::time::Duration::from_millis(3));
     sender.look_around();
     assert_eq!((sender.waiting(), sender.room()), (0, usize::MAX));
+    assert_eq!((sender.counts().packets, sender.counts().never_taken, sender.counts().not_sent()), (1, 1, 1));
     drop(receiver);
+}
+
+/// Each packet that was handed over is taken by the other side, or counted as not sent once that is gone;
+/// what nobody tells of dropped packets is no packet.
+#[test]
+fn packets_that_nobody_took_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    for (packets, takes) in [(0, 0), (9, 0), (9, 4), (9, 9), (200, 50)] {
+        let (_receiver, mut sender) = options(&dir).open().unwrap();
+        let (mut other, back) = options(&dir).open().unwrap();
+        for n in 0..packets {
+            sender.send(&frame(&[0; 1500][..(n * 37 % 1500) as usize], n));
+            sender.flush();
+        }
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        let taken =
+            if takes > 0 { other.poll(&mut pool, &mut arrivals, takes, Nanos(0)).unwrap() } else { 0 };
+        assert_eq!(taken, takes);
+        drop((other, back));
+        sender.leave();
+        let counts = sender.counts();
+        assert_eq!(counts.packets + counts.full + counts.abandoned, packets);
+        assert_eq!(counts.not_sent() + taken as u64, packets, "{counts:?}");
+        sender.leave();
+        assert_eq!(sender.counts(), counts);
+    }
+}
+
+/// Where nobody comes until this side leaves, nothing was sent; where somebody is there, it may yet take what
+/// lies in the ring.
+#[test]
+fn packets_for_nobody_were_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    for comes in [false, true] {
+        let mut sender = options(&dir).open_sender().unwrap();
+        let there = comes.then(|| options(&dir).open_receiver().unwrap());
+        (0..7).for_each(|n| assert!(sender.send(&frame(b"for whom", n))));
+        sender.leave();
+        assert_eq!((sender.counts().packets, sender.counts().never_taken), (7, if comes { 0 } else { 7 }));
+        drop(sender);
+        if let Some(mut there) = there {
+            assert_eq!(poll(&mut there, 0).unwrap().len(), 7);
+        }
+    }
 }
 
 fn with_file(change: impl FnOnce(&mut File)) -> ShmError {
