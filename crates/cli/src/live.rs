@@ -173,32 +173,12 @@ fn monotonic_us() -> u64 {
     (seconds * 1e6) as u64
 }
 
-/// The signals that a run heeds. A live one heeds them before it has changed anything that it has to put
-/// back; a replay from when it has opened its files, which may take an interrupt to end. Where it `reloads`,
-/// a hang-up has the configuration read anew.
-pub(crate) struct Signals {
-    reloads: bool,
-    early: Option<ui::LiveSignals>,
-}
-
-impl Signals {
-    /// Those of a plan's run, which is about to be made ready.
-    pub(crate) fn of(plan: &Plan, reloads: bool) -> anyhow::Result<Self> {
-        let early = is_live(plan).then(|| ui::LiveSignals::new(reloads)).transpose()?;
-        Ok(Self { reloads, early })
-    }
-
-    fn ready(self) -> anyhow::Result<ui::LiveSignals> {
-        Ok(self.early.map_or_else(|| ui::LiveSignals::new(self.reloads), Ok)?)
-    }
-}
-
 /// Runs the pipeline of a plan until it ends or is interrupted.
 pub(crate) fn run(
     driver: Driver,
     plan: &Plan,
     operation: &Shared,
-    signals: Signals,
+    signals: &ui::LiveSignals,
 ) -> anyhow::Result<(Driver, Ended)> {
     let mut run = driver.monitor(operation.monitor.clone());
     if let Some(state) = &operation.state {
@@ -207,7 +187,6 @@ pub(crate) fn run(
     // A live run has its log: a terminal that is stopped must not stop the packets.
     let live = is_live(plan);
     let progress = (!live).then(|| Progress::new("running"));
-    let signals = signals.ready()?;
     let manager = Arc::new(Manager::from_environment());
     let (kept, under_way) = (operation.clone(), Arc::default());
     let mut reloader = Reloader { operation: kept, manager: manager.clone(), under_way, again: false };

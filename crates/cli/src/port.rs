@@ -9,6 +9,7 @@ use slipstream::rules::names::nearest;
 use slipstream::runtime::Origin;
 
 use crate::types;
+use crate::ui;
 
 /// The source of packets.
 pub(crate) enum Input {
@@ -79,9 +80,12 @@ fn refuse_live(name: &str) -> anyhow::Result<()> {
 }
 
 impl Input {
+    /// Opens a capture, or makes packets. From here on an interrupt ends a command as it is to end: a pipe
+    /// may have nobody who writes to it for a while.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.to_string_lossy();
         refuse_live(&name)?;
+        ui::interrupts()?;
         if let Some(settings) = name.strip_prefix("synth:") {
             return Ok(Self::Synth(Box::new(Synth::new(SynthConfig::from_text(settings)?)?)));
         }

@@ -1,9 +1,11 @@
 //! Files of rules, routes and configurations, as editors of all systems write them; `-` is stdin.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result, stdin};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+use crate::stop::Stream;
 
 /// The longest file that is read as one of rules or routes, in bytes.
 pub const MAX_BYTES: u64 = 1 << 28;
@@ -49,14 +51,19 @@ pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     if path.as_os_str() == "-" {
         let mut kept = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.is_none() {
-            stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+            Stream::stdin()?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
             *kept = Some(bytes);
         }
         let all = kept.as_deref().unwrap_or_default();
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         return Ok(all.get(..most).unwrap_or(all).to_vec());
     }
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    let about = std::fs::metadata(path)?;
+    if about.is_file() || about.is_dir() {
+        File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    } else {
+        Stream::open(path)?.take(most).read_to_end(&mut bytes)?;
+    }
     Ok(bytes)
 }
 

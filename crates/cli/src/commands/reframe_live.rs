@@ -14,7 +14,7 @@ use crate::live;
 use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::types;
-use crate::ui::Kept;
+use crate::ui::{Kept, LiveSignals};
 
 /// Figures of a live run that a replay doesn't have.
 pub(super) struct Live {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     };
     let plan = read()?;
     let mut options = live::options(&args.live, true)?;
-    let signals = live::Signals::of(&plan, live::may_reload(&plan, false))?;
+    let signals = LiveSignals::new(live::may_reload(&plan, false))?;
     let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
     options.operator = operation.operator.clone();
@@ -84,7 +84,8 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let operation = Shared::new(operation);
     let control = args.live.control.as_deref();
     let socket = control.map(|path| control::serve(path, operation.clone())).transpose()?.map(Kept::new);
-    let (run, live::Ended { report: all, error }) = live::run(run.live(options), &plan, &operation, signals)?;
+    let (run, live::Ended { report: all, error }) =
+        live::run(run.live(options), &plan, &operation, &signals)?;
     drop(socket);
     drop(run);
     types::close();

@@ -24,7 +24,7 @@ use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::replace::{Replacement, refuse_shared, would_replace};
 use crate::types;
-use crate::ui::{self, Kept};
+use crate::ui::{self, Kept, LiveSignals};
 use crate::units::to_u32;
 
 /// Warns of options that have nothing to be about in this pipeline.
@@ -88,7 +88,9 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         ui::refuse_terminal()?;
     }
     tell_idle(&plan, args);
-    let signals = live::Signals::of(&plan, live::may_reload(&plan, args.pipeline.config.is_some()))?;
+    // Before anything is changed that has to be put back, and before files are opened: a pipe may have nobody
+    // at its other end for a while.
+    let signals = LiveSignals::new(live::may_reload(&plan, args.pipeline.config.is_some()))?;
     let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
     operation.shards = sharded.map(Mutex::new);
@@ -109,7 +111,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let socket = socket.map(Kept::new);
     let (operator, log) = (operation.operator.clone(), operation.session_log.clone());
     let sessions = Sessions::start(operator, &mut driver, &plan, log, args.log_denied)?;
-    let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, signals)?;
+    let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, &signals)?;
     drop(socket);
     // Nobody reads at stdout where the log of sessions got stuck there.
     let stuck = sessions.is_some_and(|sessions| !sessions.finish(&mut run, operation.state.is_some()));

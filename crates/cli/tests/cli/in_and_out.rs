@@ -641,25 +641,49 @@ fn waiting_for_a_reader_can_be_ended() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
-/// So does who waits for somebody to write to one; else it is a capture like any other.
+/// So does who waits for somebody to write to one, by whatever signal and in every command that reads
+/// captures, and leaves no file behind; else it is a capture like any other.
 #[test]
 fn waiting_for_a_writer_can_be_ended() {
     let dir = scratch();
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let analyze = || {
-        let mut command = Command::new(BINARY);
-        command.args(["analyze", "--format", "json", text(&pipe)]);
+    let start = |words: &[&str]| {
+        // Whoever runs the tests under `nohup` would hand that on.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", BINARY]).args(words).current_dir(dir.path());
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
     };
-    let child = analyze();
-    interrupt(&child, "-TERM");
-    Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
-    let child = analyze();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    fs::write(&pipe, fs::read(small()).unwrap()).unwrap();
-    let analyzed = Ended::of(child.wait_with_output().unwrap()).with(0).json();
-    assert_eq!(analyzed["records"], 2000);
+    for words in [
+        &["analyze", "--report", "out", "pipe"][..],
+        &["recommend", "--report", "out", "pipe"],
+        &["reframe", "pipe", "out.pcap"],
+        &["reframe", "--preload", "pipe", "out.pcap"],
+        &["measure", "--task", "heavy-hitters", "--save", "out", "pipe"],
+        &["measure", "--task", "heavy-hitters", "--task", "entropy", "pipe"],
+        &["measure", "--task", "heavy-hitters", "--time", "..1s", "pipe"],
+        &["run", "-i", "pipe", "-o", "out.pcap", "-e", "counter"],
+    ] {
+        for signal in ["-TERM", "-HUP", "-INT"] {
+            let child = start(words);
+            interrupt(&child, signal);
+            Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+            assert_eq!(names(dir.path()), ["pipe"], "{words:?} {signal}");
+        }
+    }
+    for words in [
+        &["analyze", "--format", "json", "pipe"][..],
+        &["reframe", "--format", "json", "pipe", "null"],
+        &["measure", "--task", "heavy-hitters", "--format", "json", "pipe"],
+        &["run", "--format", "json", "-i", "pipe", "-o", "null", "-e", "counter"],
+    ] {
+        let child = start(words);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        fs::write(&pipe, fs::read(small()).unwrap()).unwrap();
+        let found = Ended::of(child.wait_with_output().unwrap()).with(0).json();
+        let packets = ["records", "packets_in", "packets"].into_iter().find_map(|key| found[key].as_u64());
+        assert_eq!(packets, Some(2000), "{words:?}: {found}");
+    }
 }
 
 /// Options that have nothing to be about are told.

@@ -21,7 +21,6 @@ mod reader;
 mod sections;
 mod sniff;
 mod spans;
-mod stream;
 mod target;
 mod window;
 mod writer;
@@ -38,8 +37,8 @@ pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use sections::Sections;
+pub use slipstream_core::stop::{Stopped, stops_streams};
 pub use spans::{Span, SpanRead, span_of_part, spans, spans_of, spans_told};
-pub use stream::{Stopped, stops_streams};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

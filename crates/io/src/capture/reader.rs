@@ -1,9 +1,7 @@
 //! [`CaptureReader`]: opens a capture, finds out what it is, and hands out its records.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +11,9 @@ use super::fields::Order;
 use super::pcap::{self, Cut, Pcap};
 use super::pcapng::{self, PcapNg};
 use super::spans::Shape;
-use super::stream::Stream;
 use super::window::{Stop, Window};
 use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
+use slipstream_core::stop::Stream;
 
 /// Maximum number of layers of compression; a file can be made that unpacks to itself.
 const LAYERS: usize = 4;
@@ -114,9 +112,8 @@ impl CaptureReader {
             return Err(CaptureError::IsDirectory { file: path.display().to_string() });
         }
         if !metadata.is_file() {
-            // To open a named pipe would wait for who writes to it, and for nothing else.
-            let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-            return Self::start(Stream::new(file.map_err(failed)?), path.display().to_string(), None);
+            // To open a named pipe as a file would wait for who writes to it, and for nothing else.
+            return Self::start(Stream::open(path).map_err(failed)?, path.display().to_string(), None);
         }
         let file = File::open(path).map_err(failed)?;
         let again = file.try_clone().ok().map(Arc::new);
@@ -131,8 +128,7 @@ impl CaptureReader {
     /// As [`CaptureReader::open`].
     pub fn stdin() -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::open(Path::new("stdin"), error);
-        let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
-        Self::start(Stream::new(file), "stdin".to_owned(), None)
+        Self::start(Stream::stdin().map_err(failed)?, "stdin".to_owned(), None)
     }
 
     /// Reads a capture from `input`: a pipe, memory. `name` stands for it in errors.
