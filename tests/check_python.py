@@ -14,6 +14,7 @@ import json
 import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,20 @@ def install(extras="", name="python-package", others=()):
     environment = {"MATURIN_PEP517_ARGS": " ".join(BUILD), **os.environ}
     run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, *others, cwd=where, env=environment)
     return where / "bin/python"
+
+
+def odd_times():
+    """A pcapng of a packet with a time, two without, and one of the year 2600."""
+
+    def block(kind, *words):
+        length = 12 + 4 * len(words)
+        return struct.pack(f"<{len(words) + 3}I", kind, length, *words, length)
+
+    def packet(at):
+        return block(6, 0, at >> 32, at & 0xFFFFFFFF, 60, 60, *[0] * 15)
+
+    head = block(0x0A0D0D0A, 0x1A2B3C4D, 1, 0xFFFFFFFF, 0xFFFFFFFF) + block(1, 1, 0)
+    return head + packet(1) + block(3, 60, *[0] * 15) * 2 + packet(19_880_000_000_000_000)
 
 
 def captures(where):
@@ -145,6 +160,26 @@ class Checks:
         self.slipstream.analyze(long, progress=lambda name, share: seen.append((name, share)))
         assert seen and seen[0][0] == long, seen
         self.raises(KeyError, lambda: self.slipstream.analyze(long, progress=lambda *_: {}["x"]))
+
+    def odd_times(self):
+        """Packets without times, and with times that can't be, are told, by traces and of all together."""
+        import warnings
+
+        s, path = self.slipstream, self.scratch / "odd.pcapng"
+        path.write_bytes(odd_times())
+        for source, name in ((path, str(path)), (path.read_bytes(), "<bytes>")):
+            for threads in (1, 3):
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    result = s.analyze([source, source], threads=threads)
+                    s.reframe(source, workers=threads)
+                assert [w.category for w in told] == [s.TimeWarning] * 6 and all(name in str(w.message) for w in told), told
+                assert {Path(w.filename) for w in told} == {Path(__file__)}, told
+                assert "1 packet lie" in str(told[0].message) and "2 packets are not told" in str(told[1].message), told
+                assert [(t.clamped_times, t.without_time) for t in result.traces] == [(1, 2)] * 2
+                assert (result.total.clamped_times, result.total.without_time) == (2, 4)
+        whole = s.analyze("synth:flows=1,packets=9").total
+        assert (whole.clamped_times, whole.without_time) == (0, 0)
 
     def bad(self):
         """Missing, empty, cut, damaged and foreign files."""
@@ -553,7 +588,7 @@ else:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "interrupts", "tables", "typed", "wheel", "once")
+NAMES = ("analyze", "settings", "odd_times", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "interrupts", "tables", "typed", "wheel", "once")
 
 
 def inside(binary, only):

@@ -22,7 +22,7 @@ what the command prints with `--format json`. Python's lock is released while th
 
 from . import model
 from ._native import CaptureError, PartialError, StateError, __version__
-from ._damage import DamageWarning
+from ._damage import DamageWarning, TimeWarning
 from ._traffic import analyze, reframe, reframe_settings, synth
 from ._packets import packets
 from .partials import Partial, merge, partial, spans
@@ -46,6 +46,7 @@ __all__ = [
     "SetSizes",
     "Sketch",
     "StateError",
+    "TimeWarning",
     "Trace",
     "Window",
     "__version__",

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _native
-from ._damage import warn
+from ._damage import warn, warn_of_times
 from .partials import ALL, Span
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
         part, too.
 
     Raises as `analyze` does; `CaptureError` also where the part ends where no record does. Warns
-    (`DamageWarning`) where they end with damage.
+    (`DamageWarning`) where they end with damage, and (`TimeWarning`) where packets have no times that can be.
 
     >>> sum(batch.num_rows for batch in packets("traces/campus.pcap.gz"))
     24000
@@ -51,6 +51,7 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
         got = native.next(batch_bytes)
         if got is None:
             warn(native.damage and native.damage[1])
+            warn_of_times(path, native.odd_times)
             return
         rows, (times, links, lens, offsets, data) = got
 

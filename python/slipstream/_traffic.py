@@ -8,7 +8,7 @@ import os
 from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native, partials
-from ._damage import warn
+from ._damage import warn, warn_of_times
 from .results import Analysis, Failed, Trace
 
 Source = Union[str, "os.PathLike[str]", bytes]
@@ -59,6 +59,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
             failed.append(Failed("<bytes>" if isinstance(trace, bytes) else os.fspath(trace), str(error)))
             continue
         warn(one.damage and one.damage[1])
+        warn_of_times(one.file, one.odd_times)
         done.append(Trace.of(one))
     if not done:
         raise first
@@ -87,9 +88,10 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
         raise ValueError(f"stamp={stamp!r}: there are 'release' and 'arrival'")
     texts = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
     path = None if output is None else os.fspath(output)
-    report, damage = _native.reframe(source, path, texts, classes=list(classes), arrival_stamps=stamp == "arrival",
-                                     workers=workers, strict=strict, progress=progress)
+    report, damage, odd_times = _native.reframe(source, path, texts, classes=list(classes), arrival_stamps=stamp == "arrival",
+                                                workers=workers, strict=strict, progress=progress)
     warn(damage)
+    warn_of_times("<bytes>" if isinstance(source, bytes) else os.fspath(source), odd_times)
     return json.loads(report)
 
 

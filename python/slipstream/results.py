@@ -99,6 +99,11 @@ class Trace:
     file: Optional[str]
     truncated_at_byte: Optional[int]
     """Where the capture is damaged; None if it is whole."""
+    clamped_times: Optional[int]
+    """Packets whose times lie before 1970 or after 2554, and were moved to those bounds; None where the trace
+    is made of saved parts, which don't say."""
+    without_time: Optional[int]
+    """Packets without a time, which count as coming with the one before; None as above."""
     records: int
     bytes: int
     duration_ns: int
@@ -120,8 +125,9 @@ class Trace:
     def of(cls, one: _native.Analysis, parts: Optional[list[_native.Analysis]] = None) -> Trace:
         report = json.loads(one.report())
         values = {**report, "ip": _sequence(report["ip"]), "tcp": _sequence(report["tcp"])}
+        clamped, missing = one.odd_times or (None, None)
         values.update(file=None if parts else one.file, truncated_at_byte=one.damage and one.damage[0],
-                      _report=report, _native=parts or [one])
+                      clamped_times=clamped, without_time=missing, _report=report, _native=parts or [one])
         return _of(cls, values)
 
     def to_dict(self) -> dict[str, Any]:

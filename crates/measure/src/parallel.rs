@@ -107,6 +107,8 @@ pub struct TraceResult {
     /// Flows whose last packets were forgotten for others'. Those that went on count as `without_gap` once
     /// more, and lack a gap each.
     pub forgotten_flows: u64,
+    /// IP packets whose times are earlier than that of one before; epochs take them to come with that one.
+    pub clock_backwards: u64,
     /// IPv6 packets were among them.
     pub ipv6: bool,
     /// The most memory that sketches took, in bytes: the greatest of each IP version, added up. A table that
@@ -420,12 +422,13 @@ impl<'s, S: PacketSource> Job<'s, S> {
                     state.reading = Some(reading);
                 } else {
                     let forgotten_flows = reading.cutter.forgotten_flows();
-                    let Cutter { packets, skipped, without_gap, ipv6, .. } = reading.cutter;
+                    let Cutter { packets, skipped, without_gap, clock_backwards, ipv6, .. } = reading.cutter;
                     state.read = TraceResult {
                         packets,
                         skipped,
                         without_gap,
                         forgotten_flows,
+                        clock_backwards,
                         ipv6,
                         ..TraceResult::default()
                     };

@@ -12,13 +12,15 @@ use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial, SectionAnaly
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::error::exception;
-use crate::input::{Input, Opened, Progress, Time, damage};
+use crate::input::{Input, OddTimes, Opened, Progress, Time, damage};
 
 /// The analysis of one trace: what its report and its flows are made of.
 #[pyclass(frozen, module = "slipstream._native")]
 pub(crate) struct Analysis {
     pub(crate) file: String,
     pub(crate) damage: Option<(u64, String)>,
+    /// None where it is made of saved parts, which don't say.
+    pub(crate) odd_times: Option<OddTimes>,
     pub(crate) partial: Partial,
 }
 
@@ -34,6 +36,13 @@ impl Analysis {
     #[getter]
     fn damage(&self) -> Option<(u64, String)> {
         self.damage.clone()
+    }
+
+    /// How many packets' times lie beyond what there can be, and how many packets have none, where that is
+    /// known.
+    #[getter]
+    fn odd_times(&self) -> Option<(u64, u64)> {
+        self.odd_times.map(OddTimes::pair)
     }
 
     /// The report, as the command has it.
@@ -54,11 +63,13 @@ impl Analysis {
     /// This trace and others as if they were one, as the command's total.
     fn merged(&self, py: Python<'_>, others: Vec<Py<Self>>) -> PyResult<Self> {
         py.detach(|| {
-            let mut partial = self.partial.clone();
+            let (mut partial, mut odd_times) = (self.partial.clone(), self.odd_times);
             for other in &others {
-                partial.merge(&other.get().partial)?;
+                let other = other.get();
+                partial.merge(&other.partial)?;
+                odd_times = odd_times.zip(other.odd_times).map(|(a, b)| a.and(b));
             }
-            anyhow::Ok(Self { file: "total".to_owned(), damage: None, partial })
+            anyhow::Ok(Self { file: "total".to_owned(), damage: None, odd_times, partial })
         })
         .map_err(exception)
     }
@@ -122,7 +133,8 @@ fn run(input: Input, config: Config, strict: bool, progress: &Progress) -> anyho
                     progress.at(None)?;
                 }
             }
-            Ok(Analysis { file, damage: None, partial: analyzer.finish() })
+            let odd_times = Some(OddTimes::default());
+            Ok(Analysis { file, damage: None, odd_times, partial: analyzer.finish() })
         }
     }
 }
@@ -144,7 +156,7 @@ fn in_order(
         }
     }
     let damage = damage(&reader, strict)?;
-    Ok(Analysis { file, damage, partial: analyzer.finish() })
+    Ok(Analysis { file, damage, odd_times: Some(OddTimes::of(&reader)), partial: analyzer.finish() })
 }
 
 /// Each thread reads a section, as the command does it; None if the trace must be read in one piece.
@@ -174,7 +186,8 @@ fn in_sections(
     })?;
     let (Some(partial), Some(reader)) = (partial, sections.into_reader()) else { return Ok(None) };
     let file = path.display().to_string();
-    Ok(Some(Analysis { file, damage: damage(&reader, strict)?, partial }))
+    let odd_times = Some(OddTimes::of(&reader));
+    Ok(Some(Analysis { file, damage: damage(&reader, strict)?, odd_times, partial }))
 }
 
 /// Several threads read parts, as the command does it.
@@ -206,6 +219,7 @@ fn in_parts(
         }
         anyhow::Ok(())
     })?;
-    let damage = damage(&parts.into_reader(), strict)?;
-    Ok(Analysis { file, damage, partial: analyzer.finish() })
+    let reader = parts.into_reader();
+    let damage = damage(&reader, strict)?;
+    Ok(Analysis { file, damage, odd_times: Some(OddTimes::of(&reader)), partial: analyzer.finish() })
 }

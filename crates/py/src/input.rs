@@ -59,6 +59,30 @@ pub(crate) fn damage(reader: &CaptureReader, strict: bool) -> Result<Option<(u64
     if strict { Err(found) } else { Ok(Some((found.byte, found.to_string()))) }
 }
 
+/// How many packets of a capture have other times than it gives: those that lie beyond what there can be and
+/// were moved to that bound, and those that have none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OddTimes {
+    clamped: u64,
+    missing: u64,
+}
+
+impl OddTimes {
+    /// Those of a capture that was read to its end.
+    pub(crate) fn of(reader: &CaptureReader) -> Self {
+        let notes = reader.notes();
+        Self { clamped: notes.clamped_times, missing: notes.without_time }
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { clamped: self.clamped + other.clamped, missing: self.missing + other.missing }
+    }
+
+    pub(crate) fn pair(self) -> (u64, u64) {
+        (self.clamped, self.missing)
+    }
+}
+
 /// A time: whole nanoseconds, or a number with a unit.
 #[derive(FromPyObject)]
 pub(crate) enum Time {

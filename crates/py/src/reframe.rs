@@ -12,7 +12,7 @@ use slipstream::reframe::{ClassStats, ReframeConfig, SETTINGS};
 use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 
 use crate::error::exception;
-use crate::input::{Input, Opened, Progress, damage};
+use crate::input::{Input, OddTimes, Opened, Progress, damage};
 
 /// How a replay is to be done.
 struct Job {
@@ -30,8 +30,10 @@ pub(crate) fn reframe_settings() -> Vec<(&'static str, &'static str, Option<&'st
     SETTINGS.iter().map(|s| (s.name, s.help, s.default)).collect()
 }
 
-/// Reframes a capture; the settings are those of the command, by name. Gives the command's report, and what
-/// is wrong with the capture.
+/// The command's report, what is wrong with the capture, and how many packets have [odd times](OddTimes).
+type Report = (String, Option<String>, (u64, u64));
+
+/// Reframes a capture; the settings are those of the command, by name.
 #[pyfunction]
 #[pyo3(signature = (input, output, settings, *, classes, arrival_stamps, workers, strict, progress))]
 #[allow(clippy::too_many_arguments, reason = "each is a keyword in Python")]
@@ -45,7 +47,7 @@ pub(crate) fn reframe(
     workers: usize,
     strict: bool,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(String, Option<String>)> {
+) -> PyResult<Report> {
     let progress = Progress { name: input.name(), callback: progress };
     py.detach(move || {
         if !(1..=256).contains(&workers) {
@@ -64,7 +66,7 @@ pub(crate) fn reframe(
     .map_err(exception)
 }
 
-fn run(job: Job, progress: &Progress) -> anyhow::Result<(String, Option<String>)> {
+fn run(job: Job, progress: &Progress) -> anyhow::Result<Report> {
     let (name, config) = (job.input.name(), job.config);
     let replay = Replay::new(&config)?.workers(job.workers);
     let (origin, format) = match job.input.open()? {
@@ -94,14 +96,14 @@ fn run(job: Job, progress: &Progress) -> anyhow::Result<(String, Option<String>)
         return Err(error.into());
     }
     let report = ReplayReport::from(&report?);
-    let damaged = match driver.captures().next() {
-        Some(reader) => damage(reader, job.strict)?,
-        None => None,
+    let (damaged, odd_times) = match driver.captures().next() {
+        Some(reader) => (damage(reader, job.strict)?, OddTimes::of(reader)),
+        None => (None, OddTimes::default()),
     };
     let (byte, what) = damaged.unzip();
     let output = job.output.as_ref().map_or_else(|| "null".to_owned(), |p| p.display().to_string());
     let ends = json!({ "input": name, "output": output, "truncated_at_byte": byte, "workers": job.workers });
-    Ok((as_json(&config, &report, &ends).to_string(), what))
+    Ok((as_json(&config, &report, &ends).to_string(), what, odd_times.pair()))
 }
 
 fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value {

@@ -15,7 +15,7 @@ use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::analyze::Analysis;
 use crate::error::{Damaged, PartialError, StateError, exception};
-use crate::input::{Progress, Time, damage, in_turn};
+use crate::input::{OddTimes, Progress, Time, damage, in_turn};
 
 /// The analysis of a part of a trace. Threads that use it at the same time take turns.
 #[pyclass(frozen, module = "slipstream._native")]
@@ -64,7 +64,12 @@ impl Stretch {
             let place = state.place();
             let damage =
                 place.truncated_at_byte.map(|byte| (byte, format!("{}: damaged at byte {byte}", place.file)));
-            Analysis { file: place.file.clone(), damage, partial: state.clone().into_partial() }
+            Analysis {
+                file: place.file.clone(),
+                damage,
+                odd_times: None,
+                partial: state.clone().into_partial(),
+            }
         })
     }
 
@@ -279,6 +284,7 @@ struct Reading {
     /// What was said of packets before the span: see [`Parts::context`].
     context: u64,
     damage: Option<(u64, String)>,
+    odd_times: OddTimes,
 }
 
 /// Number of packets, times (i64), link types (i32), lengths (i32), `n` + 1 offsets (i32), bytes.
@@ -323,7 +329,14 @@ impl Packets {
         let (span, last) = (Span { from: span.0, to: span.1 }, span.1 == u64::MAX);
         let source = py.detach(|| Source::open(&path, span, walk)).map_err(exception)?;
         let context = if let Source::Parts(parts, _) = &source { parts.context() } else { 0 };
-        Ok(Self(Mutex::new(Reading { source, last, strict, context, damage: None })))
+        Ok(Self(Mutex::new(Reading {
+            source,
+            last,
+            strict,
+            context,
+            damage: None,
+            odd_times: OddTimes::default(),
+        })))
     }
 
     /// The next packets, of at least so many bytes unless they are the last ones; None at the end. There, the
@@ -340,6 +353,13 @@ impl Packets {
     #[getter]
     fn damage(&self, py: Python<'_>) -> Option<(u64, String)> {
         in_turn(py, &self.0, |reading| reading.damage.clone())
+    }
+
+    /// How many packets' times lie beyond what there can be, and how many packets have none, once the end was
+    /// met.
+    #[getter]
+    fn odd_times(&self, py: Python<'_>) -> (u64, u64) {
+        in_turn(py, &self.0, |reading| reading.odd_times.pair())
     }
 }
 
@@ -360,6 +380,7 @@ impl Reading {
                         let done = std::mem::replace(source, Source::Done);
                         if let Source::Parts(parts, _) = done {
                             let reader = parts.into_reader();
+                            self.odd_times = OddTimes::of(&reader);
                             self.damage = damage(&reader, self.strict || !self.last)?;
                             if changed || lacks_time {
                                 let why = if lacks_time {
@@ -381,6 +402,7 @@ impl Reading {
             Source::Whole(reader) => {
                 while table.data.len() < bytes {
                     let Some(record) = reader.next_record()? else {
+                        self.odd_times = OddTimes::of(reader);
                         self.damage = self.damage.take().or(damage(reader, self.strict)?);
                         break;
                     };

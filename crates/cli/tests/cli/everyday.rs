@@ -237,8 +237,19 @@ fn one_packet_is_one_packet() {
     let later = run_with(&bytes, &["analyze", "-"]).with(0);
     assert!(later.stderr.contains("packets ran backwards"), "{}", later.stderr);
     let two = stdout_of_two(&bytes);
-    for words in [&["analyze", "-"][..], &["reframe", "-", "null"]] {
+    let again = ["measure", "-", "--task", "cardinality", "--task", "entropy"];
+    for words in [&["analyze", "-"][..], &["reframe", "-", "null"], &["measure", "-"], &again] {
         run_with(&two, words).with(0).saying(&["the times of 1 packet ran backwards"]);
+    }
+    // A file is read in parts where there are several workers.
+    let dir = scratch();
+    let file = dir.path().join("late.pcap");
+    fs::write(&file, &bytes).unwrap();
+    for workers in ["1", "3"] {
+        let words = ["measure", text(&file), "--workers", workers, "--format", "json"];
+        let measured = run(words).with(0).saying(&["packets ran backwards"]).json();
+        let packets = measured["packets"].as_u64().unwrap();
+        assert_eq!(measured["clock_backwards"], packets - 1, "{workers} workers");
     }
 }
 

@@ -50,6 +50,9 @@ pub(super) struct Cutter {
     pub(super) skipped: u64,
     /// First packets of flows, which have no gap before them.
     pub(super) without_gap: u64,
+    /// Packets that came earlier than one before them, and the latest time so far.
+    pub(super) clock_backwards: u64,
+    clock: u64,
     pub(super) ipv6: bool,
     block: Block,
     pub(super) items: Vec<Item>,
@@ -68,6 +71,8 @@ impl Cutter {
             packets: 0,
             skipped: 0,
             without_gap: 0,
+            clock_backwards: 0,
+            clock: 0,
             ipv6: false,
             block: Block::new(),
             items: Vec::new(),
@@ -87,7 +92,12 @@ impl Cutter {
     pub(super) fn add(&mut self, digest: &mut Digest) {
         self.skipped += digest.skipped;
         let more = digest.rows.len() as u64;
-        let last = digest.times.iter().copied().max().unwrap_or_default().max(self.span.last_ns);
+        let (mut clock, mut late) = (self.clock, 0);
+        for &time in &digest.times {
+            late += u64::from(time < clock);
+            clock = clock.max(time);
+        }
+        let last = clock.max(self.span.last_ns);
         let in_epoch = match self.settings.epoch {
             EpochLength::Packets(n) => self.span.packets + more <= n,
             EpochLength::Time(_) => !self.span.is_over(last),
@@ -101,6 +111,7 @@ impl Cutter {
         if more == 0 {
             return;
         }
+        (self.clock, self.clock_backwards) = (clock, self.clock_backwards + late);
         self.span.last_ns = last;
         if let EpochLength::Packets(_) = self.settings.epoch {
             self.span.end_ns = last;
@@ -113,6 +124,8 @@ impl Cutter {
 
     #[inline]
     fn row(&mut self, key: FlowKey, time: u64, mut weight: u64) {
+        self.clock_backwards += u64::from(time < self.clock);
+        self.clock = self.clock.max(time);
         if let Some((gaps, keying)) = &mut self.gaps {
             let Some(gap) = gaps.since_last(&keying.key(&key), time) else {
                 self.without_gap += 1;

@@ -77,13 +77,14 @@ impl DigestMeasurement {
         self.cutter.end_epoch(true);
         self.work()?;
         let forgotten_flows = self.cutter.forgotten_flows();
-        let Cutter { packets, skipped, without_gap, ipv6, .. } = self.cutter;
+        let Cutter { packets, skipped, without_gap, clock_backwards, ipv6, .. } = self.cutter;
         let spent_ns = self.set.spent_ns();
         let mut result = TraceResult {
             packets,
             skipped,
             without_gap,
             forgotten_flows,
+            clock_backwards,
             ipv6,
             spent_ns,
             epochs: self.answers.epochs,

@@ -81,6 +81,7 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
     let mut span = Span::default();
     let mut before = std::collections::HashMap::new();
     let keying = sketches.ask().keying;
+    let mut clock = 0;
     let mut end = |span: &mut Span, last: bool, sketches: &mut SketchSet| {
         let by_time = matches!(settings.epoch, EpochLength::Time(_)) && span.packets > 0;
         span.partial = by_time && (last || result.epochs.is_empty());
@@ -92,6 +93,8 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
             result.skipped += 1;
             continue;
         };
+        result.clock_backwards += u64::from(*time < clock);
+        clock = clock.max(*time);
         let time = (*time).max(span.last_ns);
         let gap = before.insert(keying.key(&headers.key).get().to_vec(), time).map(|last| time - last);
         let weight = match (settings.weight, gap) {
@@ -197,8 +200,10 @@ proptest! {
         aggregate in prop_oneof![Just(None), Just(Some(Eviction::Grr)), Just(Some(Eviction::Lru))],
         compare in any::<bool>(),
         weighed in any::<bool>(),
+        late in any::<bool>(),
         parts in prop::collection::vec(0..400_usize, 1..5),
     ) {
+        let mut samples = samples;
         let weight = match (weighed, kind) {
             (true, Kind::DdSketch) => Weight::Gap,
             (false, Kind::DdSketch) => Weight::Bytes,
@@ -206,6 +211,9 @@ proptest! {
             (true, kind) if kind != Kind::Mrac => Weight::Bytes,
             _ => Weight::Packets,
         };
+        if late && weight != Weight::Gap {
+            samples.iter_mut().skip(2).step_by(5).for_each(|(time, ..)| *time = time.saturating_sub(200));
+        }
         let settings = TraceSettings { epoch, weight, encapsulation: Encapsulation::Outer, workers: 1 };
         let make = || sketches(task, kind, aggregate, compare);
         let want = one_pass(make(), &settings, &samples);
@@ -223,7 +231,9 @@ proptest! {
                 prop_assert_eq!(&a.ended.states, &b.ended.states, "{} workers", workers);
             }
             prop_assert_eq!((got.memory_bytes, got.aggregator_bytes), (want.memory_bytes, want.aggregator_bytes));
-            let counts = |r: &TraceResult| (r.packets, r.skipped, r.without_gap, r.forgotten_flows, r.ipv6);
+            let counts = |r: &TraceResult| {
+                (r.packets, r.skipped, r.without_gap, r.forgotten_flows, r.clock_backwards, r.ipv6)
+            };
             prop_assert_eq!(counts(&got), counts(&want));
         }
     }

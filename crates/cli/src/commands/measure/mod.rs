@@ -23,6 +23,7 @@ use slipstream::measure::{
     PacketSource, Plan, Saved, SavedEpoch, SketchSet, Task, TraceEpoch, TraceError, TraceResult,
     TraceSettings, Weight, measure_trace,
 };
+use slipstream_report::plural;
 use slipstream_sketch::{Eviction, Kind, Size, Want};
 use tracing::warn;
 
@@ -56,6 +57,8 @@ struct Report {
     skipped: u64,
     /// Of gaps, where it is known: packets without one, and flows that were forgotten.
     gaps: Option<(u64, u64)>,
+    /// Of traces: packets whose times ran backwards.
+    clock_backwards: Option<u64>,
     spent_ns: Option<u64>,
     truncated_at_byte: Option<u64>,
     compared: bool,
@@ -161,6 +164,14 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         let (result, damage) = read(args, epoch, job.sketches)?;
         (vec![result], damage)
     };
+    // All tasks saw the same packets.
+    let backwards = results.first().map_or(0, |result| result.clock_backwards);
+    if backwards > 0 {
+        warn!(
+            "the times of {} ran backwards; epochs take them to come with the one before",
+            plural(backwards, "packet")
+        );
+    }
     let mut save = save;
     let reports = abouts
         .into_iter()
@@ -205,6 +216,7 @@ fn report(
         packets: result.packets,
         skipped: result.skipped,
         gaps: (weight(args) == Weight::Gap).then_some((result.without_gap, result.forgotten_flows)),
+        clock_backwards: Some(result.clock_backwards),
         spent_ns: Some(result.spent_ns),
         truncated_at_byte: damage,
         compared: args.compare.is_some(),

@@ -73,6 +73,7 @@ pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) 
         packets: saved.epochs.iter().map(|e| e.span.packets).sum(),
         skipped: 0,
         gaps: None,
+        clock_backwards: None,
         spent_ns: None,
         truncated_at_byte: None,
         compared: false,

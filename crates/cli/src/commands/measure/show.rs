@@ -46,6 +46,7 @@ fn as_json(r: &Report) -> Value {
         "seed": r.seed,
         "packets": r.packets,
         "packets_skipped": r.skipped,
+        "clock_backwards": r.clock_backwards,
         "memory_bytes": r.memory_bytes,
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
