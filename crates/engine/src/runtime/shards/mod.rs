@@ -2,9 +2,10 @@
 //! ports' packets of its own, and a thread that runs it. Nothing is shared but boxes ([`mailbox`]) for
 //! packets that a port gave to the wrong shard.
 //!
-//! [`steer`] says which shard a packet belongs to, [`steered`] are the sources that go by it, and [`report`]
-//! makes one report of all.
+//! [`steer`] says which shard a packet belongs to, [`steered`] are the sources that go by it, [`early`] has
+//! fragments wait of which nobody knows that yet, and [`report`] makes one report of all.
 
+mod early;
 mod mailbox;
 mod report;
 mod steer;

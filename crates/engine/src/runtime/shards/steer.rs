@@ -5,8 +5,8 @@
 //! its external address. Each shard gives external ports of a range of its own, so that answers say by their
 //! destination where they belong.
 //!
-//! ICMP errors go with the packet that they tell of, and fragments with the first one of their datagram, as
-//! long as that came before them.
+//! ICMP errors go with the packet that they tell of, and fragments with the first one of their datagram:
+//! those that come before it have to [wait](super::early).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,9 @@ use slipstream_core::operate::EntryEnds;
 use slipstream_io::spread::{self, Ends};
 use slipstream_wire::ToeplitzKey;
 
-/// Datagrams whose first fragment is remembered; a power of two.
+/// Datagrams whose first fragment is remembered, and how many of them share a hash: the latest ones.
 const DATAGRAMS: usize = 1024;
+const WAYS: usize = 8;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -130,7 +131,19 @@ struct Datagram {
 
 /// The addresses of a datagram, each in front of zeros where they are of IPv4, its identification, and its
 /// protocol, which only IPv4 tells datagrams apart by.
-type DatagramKey = ([[u8; 16]; 2], u32, u8);
+pub(super) type DatagramKey = ([[u8; 16]; 2], u32, u8);
+
+/// The way of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Led {
+    /// To this shard.
+    To(u32),
+    /// There, and so go all other fragments of this datagram.
+    First(DatagramKey, u32),
+    /// Nobody knows yet: it is a later fragment of this datagram, whose first one has not come. By its
+    /// addresses it would go to this shard.
+    Early(DatagramKey, u32),
+}
 
 /// Leads packets of one source to shards.
 #[derive(Debug)]
@@ -235,16 +248,17 @@ impl Steer {
         key.hash(&input) % TABLE
     }
 
-    /// The shard of an Ethernet frame. What isn't IP belongs to the first one.
-    pub(crate) fn shard(&mut self, frame: &[u8]) -> u32 {
-        let Some(ends) = Ends::of_frame(frame) else { return 0 };
+    /// The way of an Ethernet frame. What isn't IP belongs to the first shard.
+    #[inline]
+    pub(super) fn lead(&mut self, frame: &[u8]) -> Led {
+        let Some(ends) = Ends::of_frame(frame) else { return Led::To(0) };
         match ends.fragment {
-            None => self.of_packet(&ends),
+            None => Led::To(self.of_packet(&ends)),
             Some((id, first)) => self.of_fragment(&ends, id, first),
         }
     }
 
-    fn of_fragment(&mut self, ends: &Ends<'_>, id: u32, first: bool) -> u32 {
+    fn of_fragment(&mut self, ends: &Ends<'_>, id: u32, first: bool) -> Led {
         let mut addresses = [[0; 16]; 2];
         for (to, from) in addresses.iter_mut().zip([ends.source, ends.destination]) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -254,15 +268,24 @@ impl Steer {
         let bytes = addresses.as_flattened().iter().copied().chain(id.to_be_bytes()).chain([protocol]);
         let at = bytes.fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
         let own = self.of_packet(ends);
-        let Some(place) = self.datagrams.get_mut(spread::address(&at.to_be_bytes()) as usize % DATAGRAMS)
-        else {
-            return own;
-        };
+        let place = spread::address(&at.to_be_bytes()) as usize % (DATAGRAMS / WAYS);
+        let Some(those) = self.datagrams.chunks_exact_mut(WAYS).nth(place) else { return Led::To(own) };
+        let known = those.iter_mut().find(|datagram| datagram.key == key);
         if first {
-            *place = Datagram { key, shard: own };
-            return own;
+            match known {
+                Some(known) => known.shard = own,
+                None => {
+                    those.rotate_right(1);
+                    those.iter_mut().take(1).for_each(|latest| *latest = Datagram { key, shard: own });
+                }
+            }
+            return Led::First(key, own);
         }
-        if place.key == key { place.shard } else { own }
+        if let Some(known) = known {
+            return Led::To(known.shard);
+        }
+        // An inside host has all that is its own on one shard, whatever the first fragment says.
+        if self.by == By::Inside { Led::To(own) } else { Led::Early(key, own) }
     }
 
     fn of_packet(&self, ends: &Ends<'_>) -> u32 {
@@ -349,6 +372,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl Steer {
+        /// The shard of a packet, if its first fragment came before it; else that of its addresses.
+        fn shard(&mut self, frame: &[u8]) -> u32 {
+            match self.lead(frame) {
+                Led::To(shard) | Led::First(_, shard) | Led::Early(_, shard) => shard,
+            }
+        }
+    }
 
     #[test]
     fn what_neighbours_say_is_for_all_where_routers_ask() {
