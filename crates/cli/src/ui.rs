@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -303,6 +304,8 @@ pub(crate) struct Progress {
 }
 
 const STEPS: u64 = 1000;
+/// Time between two looks at the clock where nothing else says that it is time to.
+const BETWEEN_TICKS: Duration = Duration::from_millis(100);
 
 /// The time that is left, once that can be told.
 fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
@@ -312,10 +315,37 @@ fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
     }
 }
 
+/// Does work that can't say how far it is, and shows how long it has been under way.
+pub(crate) fn at_work<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return work();
+    }
+    let (ends, ended) = channel::<()>();
+    thread::scope(|scope| {
+        let show = move || {
+            let progress = Progress::with_template(what, "{msg} {spinner} {elapsed}");
+            while ended.recv_timeout(BETWEEN_TICKS) == Err(RecvTimeoutError::Timeout) {
+                progress.at(None);
+            }
+        };
+        // Without the thread nothing is shown.
+        let shown = thread::Builder::new().name("progress".into()).spawn_scoped(scope, show);
+        // It ends when this goes, also where the work panics; the scope waits for it.
+        let _ends = ends;
+        let done = work();
+        drop(shown);
+        done
+    })
+}
+
 impl Progress {
     pub(crate) fn new(what: &str) -> Self {
+        Self::with_template(what, "{msg} {wide_bar} {percent:>3}% {elapsed}{left}")
+    }
+
+    fn with_template(what: &str, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed}{left}") {
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.with_key("left", left));
         }
         bar.set_message(what.to_owned());

@@ -686,6 +686,29 @@ fn waiting_for_a_writer_can_be_ended() {
     }
 }
 
+/// What takes longer than a second shows on a terminal that it is under way, also where nobody knows how far
+/// it is; what is short shows nothing.
+#[test]
+fn long_solutions_show_that_they_are_under_way() {
+    let shown = |polls: &str| {
+        let words = ["--rate", "11mpps", "--service-base", "600ns", "--service-per-packet", "77ns"];
+        let command = format!("{BINARY} model solve {} --simulate {polls}", words.join(" "));
+        // A terminal of its own, for stdout and stderr.
+        let mut terminal = Command::new("script");
+        terminal.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm");
+        let ended = Ended::of(terminal.stdin(std::process::Stdio::null()).output().unwrap()).with(0);
+        let all = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(all.contains("Simulated, with 99 % confidence"), "{all}");
+        all.contains("simulating")
+    };
+    assert!(!shown("1000"));
+    let mut polls = 100_000;
+    while !shown(&polls.to_string()) {
+        polls *= 4;
+        assert!(polls < 1 << 30, "nothing is shown");
+    }
+}
+
 /// Options that have nothing to be about are told.
 #[test]
 fn options_without_effect_are_told() {

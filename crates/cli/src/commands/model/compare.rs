@@ -11,6 +11,7 @@ use crate::check;
 use crate::cli::model::Compare;
 use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Page, distribution};
+use crate::ui::at_work;
 
 /// Bytes that a frame takes on an Ethernet link beside its own: preamble, start and gap.
 const OVERHEAD: u32 = 20;
@@ -95,7 +96,8 @@ fn row(args: &Compare, log: &PollLog, found: &Fit, rate: String) -> anyhow::Resu
             args.ring.batch
         );
     }
-    let solution = Model::new(parameters).and_then(|m| m.solve()).with_context(what)?;
+    let solved = at_work("solving", || Model::new(parameters).and_then(|m| m.solve()));
+    let solution = solved.with_context(what)?;
     let comparison = compare(&measured, &solution.batch_pmf).with_context(what)?;
     Ok(Row { rate, measured, served_pps, solution, comparison })
 }

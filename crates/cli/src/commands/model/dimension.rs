@@ -10,6 +10,7 @@ use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary};
 use crate::check;
 use crate::cli::model;
+use crate::ui::at_work;
 
 pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -24,7 +25,7 @@ pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
         Choices { cores: args.max_cores, queues: args.queues.clone(), batches: args.batches.clone() };
     let target = Target { p_loss: args.max_loss, p99_sojourn_ns: args.max_p99.map(|t| t.0) };
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let found = dimension(&core, mean, &choices, target, threads)?;
+    let found = at_work("dimensioning", || dimension(&core, mean, &choices, target, threads))?;
     let result = json!({
         "schema": 1,
         "offered_pps": args.rate.0,

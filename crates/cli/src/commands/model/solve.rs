@@ -13,6 +13,7 @@ use crate::check;
 use crate::cli::model::Solve;
 use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Page, distribution};
+use crate::ui::at_work;
 
 pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -29,14 +30,15 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let parameters = inputs::parameters(&args.server, (args.ring.queue, args.ring.batch), interarrival)?;
     let since = slipstream::clock::now();
     let model = Model::new(parameters)?;
-    let solution = match model.solve() {
+    let solution = match at_work("solving", || model.solve()) {
         // A start that is only simulated.
         Err(Error::ExactStart { .. }) if args.simulate.is_some() => None,
         other => Some(other?),
     };
     let elapsed_ns = since.elapsed().as_nanos() as u64;
     let effort = |polls| Effort { polls, warmup: polls / 10, seed: args.seed };
-    let simulated = args.simulate.map(|polls| simulate(&model, effort(polls))).transpose()?;
+    let simulated = args.simulate.map(|polls| at_work("simulating", || simulate(&model, effort(polls))));
+    let simulated = simulated.transpose()?;
     let mut result = solution.as_ref().map_or_else(|| json!({}), summary);
     let p = model.parameters();
     let more = json!({

@@ -13,6 +13,7 @@ use crate::check;
 use crate::cli::model::Sweep;
 use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Curves, Page};
+use crate::ui::at_work;
 
 struct Point {
     process: String,
@@ -42,7 +43,7 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
     }
     let since = slipstream::clock::now();
     let parameters: Vec<Parameters> = questions.iter().map(|q| q.1.clone()).collect();
-    let answers = solve_all(&parameters, threads);
+    let answers = at_work("solving", || solve_all(&parameters, threads));
     let points = questions.iter().zip(answers).map(|((process, p), answer)| {
         let at = || format!("{process}, {:.4} slots between packets", p.interarrival.mean());
         Ok(Point { process: (*process).clone(), solution: answer.with_context(at)? })
