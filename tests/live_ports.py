@@ -358,6 +358,87 @@ def xdp_queues(case, binary, _):
         case.check(ended(case, box) is not None, "no report")
 
 
+def fragments(frame):
+    """A datagram of ours in two fragments."""
+    head, payload = frame[14:34], frame[34:]
+    for at, part in ((0, payload[:16]), (16, payload[16:])):
+        header = head[:2] + struct.pack("!H", 20 + len(part)) + head[4:6] + struct.pack("!H", at // 8 | (0 if at else 0x2000)) + head[8:10] + b"\0\0" + head[12:]
+        yield frame[:14] + header[:10] + struct.pack("!H", checksum(header)) + header[12:] + part
+
+
+def with_headers(frame):
+    """Datagrams of ours to the same port behind IPv4 options, and behind IPv6 extension headers."""
+    header, datagram = frame[14:34], frame[34:]
+    header = b"\x47" + header[1:2] + struct.pack("!H", 28 + len(datagram)) + header[4:10] + b"\0\0" + header[12:] + b"\x01" * 7 + b"\0"
+    yield frame[:14] + header[:10] + struct.pack("!H", checksum(header)) + header[12:] + datagram
+    # Hop-by-hop and destination options of padding, and a fragment header of a whole datagram.
+    headers = bytes([60, 1, 1, 12, *[0] * 12]) + bytes([44, 0, 1, 4, 0, 0, 0, 0]) + bytes([17, 0, 0, 0, 0, 0, 0, 7])
+    addresses = b"".join(socket.inet_pton(socket.AF_INET6, f"fd77::{end}") for end in (1, 2))
+    pseudo = addresses + struct.pack("!II", len(datagram), 17)
+    datagram = datagram[:6] + struct.pack("!H", checksum(pseudo + datagram[:6] + b"\0\0" + datagram[8:])) + datagram[8:]
+    yield frame[:12] + b"\x86\xdd\x60\0\0\0" + struct.pack("!HBB", len(headers) + len(datagram), 0, 64) + addresses + headers + datagram
+
+
+def xdp_only(case, binary, scratch):
+    """A port takes what its rules ask for, in both modes and in shards, and the kernel answers all else: ARP,
+    pings, datagrams for others. The capabilities that the book names are enough."""
+    program = scratch / "slipstream"
+    program.write_bytes(binary.read_bytes())
+    program.chmod(0o755)
+    mine = "+net_raw,+net_admin,+cap_39"
+    bounded = ("setpriv", f"--bounding-set=-all,{mine}", f"--inh-caps=-all,{mine}", "--reuid=65534", "--regid=65534", "--clear-groups",
+               f"--ambient-caps=-all,{mine}")
+    tag, rules = b"\x81\0\0\x05", scratch / "rules"
+    rules.write_text("# What passes.\nudp dst port 9 and not vlan 6\nfragment and vlan\nlength 1500-\n")
+    rules.chmod(0o644)
+    for words, mode, more in (((), "native", ()), ((), "generic", ()), (bounded, "auto", ()), ((), "native", ("--shards", 2))):
+        with Net() as net:
+            queues(net, 2)
+            net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "ma")
+            near, far = net.wire("a"), net.wire("b")
+            kernel = netns.Wire(net.socket("m", socket.AF_PACKET, socket.SOCK_RAW, 0), "ma")
+            room = "ring=64, buffers=1024, chunk=2048"
+            out = "af_packet(interface=mb)" if more or mode == "generic" else f"af_xdp(interface=mb, {room})"
+            graph = f"a :: af_xdp(interface=ma, only='@{rules}', mode={mode}, {room}) -> {out}"
+            box = ready(net, Middlebox(net, *(words or ()), program, "run", *JSON, *more, "-e", graph), "ma")
+            name = f"{mode} {more} {words[:1]}"
+            case.check(" 0% packet loss" in net.sh("a", "ping", "-c", 3, "-i", 0.2, "10.77.0.9"), f"{name}: pings of the kernel")
+            kernel.receive(0.2)
+            taken = [udp(net, number, flow) for number in range(20) for flow in range(8)]
+            taken += [udp(net, number, 1, tag=tag) for number in range(20)]
+            taken.append((frame := udp(net, 7, 1, payload=1472))[:36] + b"\0\x0a" + frame[38:])
+            left = [udp(net, number, flow, tag=b"\x81\0\0\x06") for number in range(10) for flow in range(8)]
+            # To port 10, and fragments without a tag, of which no rule sees a port.
+            left += [(frame := udp(net, number))[:36] + b"\0\x0a" + frame[38:] for number in range(10)]
+            for number in range(10):
+                taken += with_headers(udp(net, number, 2))
+                left += with_headers((frame := udp(net, number, 2))[:36] + b"\0\x0a" + frame[38:])
+            left += [part for number in range(5) for part in fragments(udp(net, number, payload=40))]
+            for number, frame in enumerate(taken + left):
+                near.send(frame)
+                if number % 20 == 19:
+                    time.sleep(0.005)
+            ours = [f for _, f in far.receive(1, lambda f: f[0:6] == net.mac["b"] and f[6:12] == net.mac["a"])]
+            case.check(sorted(ours) == sorted(taken), f"{name}: {len(ours)} frames came by the port, and {len(taken)} should have")
+            theirs = [f for _, f in kernel.receive(0.3, lambda f: f[0:6] == net.mac["b"])]
+            case.check(sorted(theirs) == sorted(left), f"{name}: {len(theirs)} frames stayed with the kernel, and {len(left)} should have")
+            case.check(" 0% packet loss" in net.sh("a", "ping", "-c", 3, "-i", 0.2, "10.77.0.9"), f"{name}: later pings")
+            report = ended(case, box)
+            if report:
+                case.equal(report["packets_in"], len(taken), f"{name}: packets in")
+                counted = counters(report, "a")[0]["left_to_kernel"]
+                # Pings, ARP, and what hosts say of their own accord stay with it, too.
+                case.check(len(left) + 6 <= counted < len(left) + 60, f"{name}: {counted} packets left to the kernel, {len(left)} sent")
+    with Net() as net:
+        config, control = scratch / "p.toml", scratch / "control"
+        config.write_text(f'graph = "a :: af_xdp -> null"\n[stage.a]\ninterface = "ma"\nonly = "@{rules}"\n')
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "--control", control, config), "ma")
+        rules.write_text("tcp\n")
+        answer = talk(control, b'{"do": "reload"}\n')[0]
+        case.check(not answer["ok"] and "`only` of `a` can't change while the pipeline runs" in answer["error"], f"other rules: {answer}")
+        ended(case, box)
+
+
 def packet_ring_full(case, binary, scratch):
     """The ring is full again and again, while somebody asks for counters: what the kernel dropped is counted
     once, and stays counted."""
@@ -728,5 +809,5 @@ def other_links(case, binary, scratch):
 
 
 LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, packet_relay, xdp_killed, xdp_trouble, xdp_queues,
-              packet_ring_full, xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
-              datagrams_out, fanout, tap_port, other_links)
+              xdp_only, packet_ring_full, xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel, datagrams_out,
+              fanout, tap_port, other_links)

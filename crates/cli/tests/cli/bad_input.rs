@@ -216,6 +216,28 @@ fn an_output_in_a_directory_that_is_not_there() {
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
+/// Rules of a port are read, and found to be possible, before anything is opened.
+#[test]
+fn rules_of_a_port_that_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = dir.path().join("rules.txt");
+    let graph = || format!("af_xdp(interface=nope0, only='@{}') -> null", rules.display());
+    std::fs::write(&rules, "udp port 53\ntcp prot 80\n").unwrap();
+    let place = ["rules.txt", "line 2, column 5", "prot"];
+    run(["validate", "-e", &graph()]).with(2).saying(&place);
+    run(["run", "-e", &graph()]).with(2).silent().saying(&place);
+    let prefixes =
+        |n: usize| (0..n).map(|n| format!("10.{}.{}.0/24", n / 250, n % 250)).collect::<Vec<_>>().join(",");
+    std::fs::write(&rules, format!("udp port 53\nsrc {}\n", prefixes(2040))).unwrap();
+    run(["validate", "-e", &graph()]).with(0);
+    std::fs::write(&rules, format!("udp port 53\nsrc {}\n", prefixes(3000))).unwrap();
+    let place = ["3005 comparisons; rule 2, `src 10.0.0.0/24,", "only=", "2048"];
+    run(["validate", "-e", &graph()]).with(2).saying(&place);
+    run(["run", "-e", &graph()]).with(2).silent().saying(&place);
+    let sends = "null -> af_xdp(interface=nope0, only=udp)";
+    run(["validate", "-e", sends]).with(2).saying(&["`only` is about packets that come in", "receives"]);
+}
+
 #[test]
 fn ports_that_are_not_built() {
     run(["analyze", "af_packet:eth0"]).with(2).silent().saying(&["af_packet:eth0", "live port"]);

@@ -124,6 +124,17 @@ pub enum XdpError {
         /// The system's error.
         error: io::Error,
     },
+    /// The kernel tells programs no lengths of packets, or refuses rules that ask for some.
+    #[error(
+        "the kernel takes no program with the rules of `only` for `{name}` ({error}); they ask for `length`, which takes \
+         Linux 5.18 or later: leave it out"
+    )]
+    Length {
+        /// The interface.
+        name: String,
+        /// The system's error.
+        error: io::Error,
+    },
     /// The interface was taken away while in use.
     #[error("interface `{0}` is gone")]
     Gone(String),

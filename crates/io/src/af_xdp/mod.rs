@@ -2,17 +2,26 @@
 //! straight into the memory of the pool, and sends them from there.
 //!
 //! A small XDP program of ours stands on the interface as long as the port is open, and not a moment longer,
-//! however the process ends. It hands each packet to the socket of the queue by which it came. Where the
-//! driver can, packets are received and sent without a copy; else the kernel makes the only one.
+//! however the process ends. It hands each packet to the socket of the queue by which it came, or those that
+//! rules ask for, and the others stay with the kernel. Where the driver can, packets are received and sent
+//! without a copy; else the kernel makes the only one.
 //!
 //! - [`receive`]: the way in; [`send`]: the way out; [`stage`]: both as a stage type.
 //! - [`umem`]: the packet memory; [`ring`]: what is shared with the kernel beside it.
-//! - [`program`], [`bpf`]: the XDP program; [`sys`]: system calls.
+//! - [`program`]: the XDP program, of [`prefilter`], rules, and [`headers`], what they read of packets;
+//!   [`instruction`], [`bpf`]: the form in which the kernel takes it. [`sys`]: other system calls.
 
 #[allow(unsafe_code)]
 mod bpf;
 mod checksum;
 mod error;
+mod headers;
+mod instruction;
+#[cfg(test)]
+mod interpreter;
+mod prefilter;
+#[cfg(test)]
+mod prefilter_tests;
 mod program;
 mod queues;
 #[allow(unsafe_code)]
@@ -32,6 +41,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use error::XdpError;
+pub use prefilter::{Prefilter, TooManyComparisons};
 pub use queues::Queues;
 pub use receive::Receiver;
 pub use send::Sender;
@@ -103,6 +113,8 @@ pub struct Options {
     pub checksums: bool,
     /// The driver is asked for packets when the program asks, without interrupts.
     pub busy_poll: bool,
+    /// The packets that are taken; all others stay with the kernel. None: all are.
+    pub only: Option<Prefilter>,
     /// The part of the queues that is this port's, where several share the interface.
     pub share: Share,
 }
@@ -125,16 +137,23 @@ impl Default for Share {
     }
 }
 
-/// The program on an interface and its map of sockets, as far as they are there.
+/// The program on an interface and its maps, as far as they are there.
 #[derive(Debug, Default)]
 pub struct Program {
     map: OnceLock<OwnedFd>,
+    /// Counters of the packets that stay with the kernel.
+    left: OnceLock<OwnedFd>,
     attached: OnceLock<Attached>,
 }
 
 impl Program {
     fn is_native(&self) -> bool {
         self.attached.get().is_some_and(|attached| attached.mode == bpf::Mode::Native)
+    }
+
+    /// Packets of a queue that rules left to the kernel; 0 where there are no rules.
+    fn left_to_kernel(&self, queue: u32) -> u64 {
+        self.left.get().and_then(|map| bpf::counted(map, queue).ok()).unwrap_or(0)
     }
 }
 
@@ -164,6 +183,7 @@ impl Options {
             chunk: None,
             checksums: true,
             busy_poll: false,
+            only: None,
             share: Share::default(),
         }
     }
@@ -338,9 +358,24 @@ impl Options {
         if number + 1 < *of {
             return Ok(());
         }
-        let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), stamped));
+        let only = match &self.only {
+            Some(rules) => {
+                if shared.left.get().is_none() {
+                    let new = bpf::counters(have).map_err(failed("making a BPF map"))?;
+                    shared.left.get_or_init(|| new);
+                }
+                shared.left.get().map(|map| program::Only { rules, counters: map.as_raw_fd() })
+            }
+            None => None,
+        };
+        let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), only, stamped));
         // Older kernels keep the clock to programs under the GPL: packets then come when they are looked at.
-        let program = load(true).or_else(|_| load(false)).map_err(failed("loading an XDP program"))?;
+        let program = load(true).or_else(|_| load(false)).map_err(|error| match &self.only {
+            Some(rules) if rules.asks_for_length() && error.to_string().contains(program::LENGTH_REFUSED) => {
+                XdpError::Length { name: name.to_owned(), error }
+            }
+            _ => failed("loading an XDP program")(error),
+        })?;
         let modes = match self.mode {
             Mode::Auto => &[bpf::Mode::Native, bpf::Mode::Generic][..],
             Mode::Native => &[bpf::Mode::Native],

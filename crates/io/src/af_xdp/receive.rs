@@ -295,7 +295,9 @@ impl Source for Receiver {
             ring_full += statistics.rx_ring_full;
             no_buffer += statistics.rx_fill_ring_empty_descs;
         }
+        let left = self.queues.iter().map(|queue| self.port.program.left_to_kernel(queue.number)).sum();
         visit("bytes", bytes);
+        visit("left_to_kernel", left);
         visit("dropped_by_kernel", dropped);
         visit("ring_full", ring_full);
         visit("no_buffer", no_buffer);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Mode, Options, Program, Queues, Share, Umem, Ways, XdpError};
+use super::{Mode, Options, Prefilter, Program, Queues, Share, Umem, Ways, XdpError};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{
     BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shard, Sharing, Site, StageType,
@@ -33,6 +33,12 @@ pub const AF_XDP: StageType = StageType {
             required: false,
             help: "Receive queues that are served; packets of others stay with the kernel. What is sent leaves by the first",
         },
+        Setting::new(
+            "only",
+            Kind::Rules,
+            "Packets that are taken: rules, or @FILE with rules; all others, and what isn't IP, stay with the kernel. Left out: \
+             every packet is taken",
+        ),
         Setting {
             name: "mode",
             kind: Kind::Words(&[
@@ -124,6 +130,17 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         let error = BuildError::setting("queues", format!("`{queues}` names no queues"));
         return Err(error.hint("`all`, a number, or several as in 0-3,6"));
     };
+    let only = match settings.0.get("only") {
+        None => None,
+        Some(_) if matches!(site.role, Role::Sink | Role::Inner) => {
+            let error = BuildError::setting("only", "`only` is about packets that come in, and here they only leave");
+            return Err(error.hint("leave it out, or set it on the port that receives"));
+        }
+        Some(_) => Some(Prefilter::new(&settings.rules("only")).map_err(|error| {
+            BuildError::setting("only", error.to_string())
+                .hint("take prefixes and ranges together, or take all packets and let a `switch` or `firewall` decide")
+        })?),
+    };
     if site.dry {
         return Ok(match site.role {
             Role::Source => Made::Checked,
@@ -144,6 +161,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         chunk: settings.text("chunk").parse().ok(),
         checksums: settings.flag("checksums"),
         busy_poll: settings.flag("busy_poll"),
+        only,
         share: share(interface, &site.shard),
         ..Options::new(interface)
     };
@@ -194,6 +212,7 @@ fn setting(error: &XdpError) -> &'static str {
     match error {
         XdpError::NoQueue { .. } | XdpError::QueueTaken { .. } | XdpError::FewQueues { .. } => "queues",
         XdpError::FewBuffers { .. } | XdpError::NoMemory { .. } => "buffers",
+        XdpError::Length { .. } => "only",
         _ => "interface",
     }
 }
