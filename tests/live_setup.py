@@ -3,6 +3,7 @@ they are written."""
 
 import os
 import signal
+import subprocess
 import time
 
 from live_ports import ended, records
@@ -114,4 +115,34 @@ def stop_takes_what_came(case, binary, scratch):
             case.check(got == list(range(800)), f"{kind}: {len(got)} of 800 packets that had come")
 
 
-SETUP = (fix_offloads, fix_offloads_of_others, live_capture, stop_takes_what_came)
+def lock_memory(case, binary, _):
+    """--lock-memory keeps in memory what a run has of it, and takes no more of it than without; who has a
+    limit is told so before ports are open."""
+    without = ("setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "--ambient-caps=-all", "prlimit")
+    with Net() as net:
+        sizes = {}
+        for words in ((), ("--lock-memory",), ("--shards", 2, "--lock-memory")):
+            graph = "a :: af_packet(interface=ma) -> b :: af_packet(interface=mb)"
+            box = Middlebox(net, binary, "run", *JSON, *words, "-e", graph).ready(2)
+            with open(f"/proc/{box.child.pid}/status", encoding="ascii") as status:
+                kib = {line.split()[0]: int(line.split()[1]) for line in status if line.endswith("kB\n")}
+            sizes[words] = kib["VmRSS:"]
+            if words:
+                case.check(kib["VmLck:"] > kib["VmData:"], f"{words}: {kib['VmLck:']} KiB locked, {kib['VmData:']} KiB of data")
+            else:
+                case.equal(kib["VmLck:"], 0, "locked without the option")
+            case.check(ended(case, box) is not None, "no report")
+        alone, locked = (sizes[words] for words in ((), ("--lock-memory",)))
+        case.check(locked < 2 * alone + 16384, f"{locked} KiB in memory, {alone} KiB without")
+        run = (binary, "run", *JSON, "--lock-memory", "--duration", "300ms", "-e", "af_packet(interface=ma) -> null")
+        limits = [("65536:4194304", 2, "RLIMIT_MEMLOCK) is 4096 KiB")]
+        # Who may not raise its own limit can't try this.
+        if subprocess.run(["prlimit", "--memlock=unlimited:unlimited", "true"], capture_output=True, check=False).returncode == 0:
+            limits.append(("65536:unlimited", 0, ""))
+        for limit, status, want in limits:
+            child = net.start("m", *without, f"--memlock={limit}", *run)
+            _, err = child.communicate(timeout=10)
+            case.check(child.returncode == status and want in err and ("running" in err) == (status == 0), f"{limit}: {child.returncode} {err}")
+
+
+SETUP = (fix_offloads, fix_offloads_of_others, live_capture, stop_takes_what_came, lock_memory)

@@ -260,6 +260,10 @@ pub(crate) struct Live {
     /// Live: precede all threads that share time, 1 to 99 (`SCHED_FIFO`; takes `CAP_SYS_NICE`).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
     pub(crate) priority: Option<u8>,
+    /// Live: lock all memory, so that none is moved out to disk while packets come. Takes no limit of locked
+    /// memory (`RLIMIT_MEMLOCK`), or `CAP_IPC_LOCK`.
+    #[arg(long)]
+    pub(crate) lock_memory: bool,
     /// Live: switch off what merges packets on interfaces of the pipeline (GRO, LRO) or takes out VLAN tags,
     /// and what the other end of a virtual pair in this namespace leaves to a card; restored at the end.
     #[arg(long)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
+use slipstream::io::memory;
 use slipstream::io::offloads::Switched;
 use slipstream::pipeline::{Group, Plan, PlannedStage, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
@@ -50,9 +51,9 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if !live && args.control.is_some() {
         bail!("--control is for live ports, such as af_packet:INTERFACE");
     }
-    if !live && (args.shards > 1 || !args.cores.is_empty() || args.priority.is_some()) {
+    if !live && (args.shards > 1 || !args.cores.is_empty() || args.priority.is_some() || args.lock_memory) {
         bail!(
-            "--shards, --cores and --priority are for live ports; a replay takes several threads with --workers N"
+            "--shards, --cores, --priority and --lock-memory are for live ports; a replay takes several threads with --workers N"
         );
     }
     if args.shards > 1 && args.packets.is_some() {
@@ -72,6 +73,9 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     };
     // Once ports are open, packets wait for them.
     options.check_cores()?;
+    if args.lock_memory {
+        memory::lock_all().context("--lock-memory")?;
+    }
     Ok(options)
 }
 

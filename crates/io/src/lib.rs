@@ -20,6 +20,7 @@ pub mod capture;
 #[allow(unsafe_code)]
 pub mod cpu;
 pub mod link;
+pub mod memory;
 mod netlink;
 mod offload;
 #[allow(unsafe_code)]

@@ -252,6 +252,10 @@ fn ports_that_are_not_built() {
         .with(2)
         .silent()
         .saying(&["dpdk:nope0", "built without"]);
+    run(["reframe", text(small()), "null", "--lock-memory"])
+        .with(2)
+        .silent()
+        .saying(&["--lock-memory", "for live ports"]);
     run(["reframe", text(small()), "null", "--duration", "1s"])
         .with(2)
         .silent()
