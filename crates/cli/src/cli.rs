@@ -468,23 +468,37 @@ pub(crate) struct Synth {
 
 /// Reproduce figures of the papers, each beside what the paper says.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-                        slipstream lab\n  \
-                        slipstream lab --format json")]
+#[command(
+    group = ArgGroup::new("which").args(["names", "all"]),
+    after_help = "Examples:\n  \
+                  slipstream lab\n  \
+                  slipstream lab --format json\n\n\
+                  Some take minutes:\n  \
+                  slipstream lab hold --quick --report hold.html\n  \
+                  slipstream lab --all --report figures"
+)]
 pub(crate) struct Lab {
-    /// Which lab; without a name, all are listed.
-    pub(crate) name: Option<String>,
-    /// Smaller inputs: ends within a minute.
+    /// Which labs; without a name, all are listed.
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Run all that need nothing but a processor, one after the other: not `live`, which needs root and a
+    /// network.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Smaller inputs: each lab ends within a minute.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, alias = "html", value_name = "FILE.html", requires = "name")]
+    /// Write the result as one HTML file with charts, which needs nothing else: no network, no script. Of
+    /// several labs, or of all, write into this folder an index, a page each, and every figure as SVG and as
+    /// CSV.
+    #[arg(long, alias = "html", value_name = "FILE.html|FOLDER", requires = "which")]
     pub(crate) report: Option<PathBuf>,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Exit with status 1 if this holds for the result, as in 'failed_claims>0'. May be given several times.
-    #[arg(long, value_name = "CHECK", requires = "name")]
+    /// Exit with status 1 if this holds for the result, as in 'failed_claims>0', which is the sum of several
+    /// labs. May be given several times.
+    #[arg(long, value_name = "CHECK", requires = "which")]
     pub(crate) fail_if: Vec<String>,
 }
 

@@ -18,6 +18,7 @@ pub(super) const LAB: Lab = Lab {
     name: "adaptive",
     source: "Packet Order Matters! (NSDI'22), §4 (\"finding the sweet spot\" of the hold is future work)",
     what: "mean train against mean delay: fixed holds, the adaptive hold, and one that knows the future",
+    needs: None,
     run,
 };
 
@@ -121,7 +122,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
         beaten == 0,
     );
     let delay = |f: &dyn Fn(&Beside) -> Option<f64>| frontier.holds.iter().map(|b| f(b).map(us)).collect();
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: format!("Mean delay at equal mean train, {copies} x campus"),
         caption: "Each group is the mean train that a fixed hold reaches; lower is better.".into(),
         x_label: "mean train (fixed hold)".into(),

@@ -18,6 +18,7 @@ use super::bench::{self, NamedStage, Per};
 use super::{Bench, Chart, Findings, Lab};
 
 mod claims;
+mod plots;
 
 use claims::claims;
 
@@ -25,6 +26,7 @@ pub(super) const LAB: Lab = Lab {
     name: "chain",
     source: "Packet Order Matters! (NSDI'22), §5.1 to §5.3, Figs. 12, 14, 15, 16, 18",
     what: "the chain flow statistics, router, firewall, NAT over campus traffic, with and without a reframer",
+    needs: None,
     run,
 };
 
@@ -401,8 +403,10 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
                 },
             )?;
             workers(&campus.traffic, &mixed, effort.0 * effort.1, &mut findings)?;
+            plots::by_hold(&mut findings)?;
         }
     }
+    plots::by_load(&mut findings)?;
     claims(&gains, &trivial, &mut findings);
     Ok(findings)
 }
@@ -462,7 +466,7 @@ fn measure_all(
         groups: costs.iter().map(|c| label(c.arrangement)).collect(),
         series: vec![(y.to_owned(), costs.iter().map(|c| Some(f(c))).collect())],
     };
-    findings.charts.push(chart("Cost (Figs. 12a, 15a)", "ns a packet", &|c| c.timing.least()));
+    findings.draw(chart("Cost (Figs. 12a, 15a)", "ns a packet", &|c| c.timing.least()));
     let median = baseline.timing.median();
     Ok(costs.iter().map(|c| (c.arrangement, median / c.timing.median())).collect())
 }
@@ -483,9 +487,10 @@ fn label(arrangement: Arrangement) -> String {
     arrangement.hold().map_or(short.to_owned(), |h| format!("{short} {} us", h / 1000))
 }
 
-/// Throughput of one and two workers, each with its share of the flows (Fig. 14a).
+/// Throughput of one and two workers, each with its share of the flows (Fig. 14a), and of a reframer without
+/// a chain (Fig. 14b).
 fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Findings) -> anyhow::Result<()> {
-    for arrangement in [Arrangement::Baseline, Arrangement::InChain(128_000)] {
+    for arrangement in [Arrangement::Baseline, Arrangement::InChain(128_000), Arrangement::Alone(128_000)] {
         let mut one = 0.0;
         for count in [1usize, 2] {
             let shares = traffic.shared_out(count);
@@ -506,7 +511,7 @@ fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Find
             }
         }
     }
-    Ok(())
+    plots::by_workers(findings)
 }
 
 #[cfg(test)]

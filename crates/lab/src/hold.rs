@@ -14,12 +14,13 @@ use slipstream_model::{
 
 use super::bench::{self, Per};
 use super::chain::{self, Arrangement, Campus};
-use super::{Bench, Chart, Claim, Findings, Lab};
+use super::{Bench, Claim, Curve, Findings, Lab, Plot, Scale};
 
 pub(super) const LAB: Lab = Lab {
     name: "hold",
     source: "Packet Order Matters! (NSDI'22), §2.4 (cost = α / SLF + β) applied to §5.1",
     what: "the hold that `recommend` chooses for campus traffic and a chain, beside the chain run at every hold",
+    needs: None,
     run,
 };
 
@@ -169,18 +170,17 @@ fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
             (predicted / measured - 1.0).abs() <= 0.2,
         );
     }
-    findings.charts.push(Chart {
+    let curve = |name: &str, of: &dyn Fn(&Trial) -> f64| {
+        Curve::ours(name, tried.iter().map(|t| (t.predicted.hold_ns / 1e3, of(t))))
+    };
+    findings.draw(Plot {
         title: "Cost a packet by hold".into(),
         caption:
             "Predicted from α, β′ and the locality behind the hold; measured with the reframer in the chain."
                 .into(),
-        x_label: "hold, us".into(),
-        y_label: "ns a packet".into(),
-        groups: tried.iter().map(|t| format!("{:.0}", t.predicted.hold_ns / 1e3)).collect(),
-        series: vec![
-            ("measured".into(), tried.iter().map(|t| Some(t.measured_ns)).collect()),
-            ("predicted".into(), tried.iter().map(|t| Some(t.predicted.packet_ns)).collect()),
-        ],
+        x: Scale::linear("hold, us"),
+        y: Scale::linear("ns a packet"),
+        curves: vec![curve("measured", &|t| t.measured_ns), curve("predicted", &|t| t.predicted.packet_ns)],
     });
     findings
 }

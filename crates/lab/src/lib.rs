@@ -4,7 +4,8 @@
 //! A lab is one module: a function that measures and returns [`Findings`], and its line in [`LABS`]. Labs
 //! drive the engine's own data path, the sketches and the queueing model; they draw with `slipstream-report`
 //! and know nothing of the command line. [`Lab::measure`] runs one, [`Results`] gives JSON, a table and a
-//! page of HTML.
+//! page of HTML, [`Collection`] does for several labs. Points that the authors published are drawn beside
+//! ours; they stand in `src/paper`, with their sources.
 //!
 //! All that an experiment is built of may fail in its own way, and nobody but the reader of the message can
 //! do anything about it: [`Error::Failed`] has it all.
@@ -19,6 +20,8 @@ mod adaptive;
 mod bench;
 mod chain;
 mod claim;
+mod collection;
+mod figure;
 pub mod frontier;
 mod gro;
 mod hold;
@@ -27,6 +30,7 @@ mod measure;
 mod model;
 mod nf_locality;
 mod page;
+mod paper;
 mod results;
 mod slice;
 
@@ -38,6 +42,9 @@ use serde_json::{Map, Value, json};
 use slipstream_report::Table;
 
 use claim::Claim;
+pub use collection::Collection;
+use figure::{Chart, Curve, Figure, Plot, Scale};
+use paper::Paper;
 pub use results::Results;
 
 /// An experiment, and the figures that it reproduces.
@@ -48,6 +55,8 @@ pub struct Lab {
     pub source: &'static str,
     /// Its subject, in one line.
     pub what: &'static str,
+    /// The reason why it is left out where all labs are run: what it needs beyond this machine's processor.
+    pub needs: Option<&'static str>,
     /// Measures. The errors are those of the measurement itself; a claim that doesn't hold is no error.
     run: fn(&Bench<'_>) -> anyhow::Result<Findings>,
 }
@@ -152,24 +161,14 @@ struct Findings {
     /// The paper's claims, each with the measurement beside it.
     claims: Vec<Claim>,
     /// The figures to draw.
-    charts: Vec<Chart>,
+    figures: Vec<Figure>,
 }
 
-/// A figure of bars in groups, one bar a series.
-#[derive(Clone, Debug)]
-struct Chart {
-    /// The subject, and the figure of the paper that it stands beside.
-    title: String,
-    /// A sentence on how to read the figure.
-    caption: String,
-    /// The name of the x axis.
-    x_label: String,
-    /// The name of the y axis, with its unit.
-    y_label: String,
-    /// Names of the groups.
-    groups: Vec<String>,
-    /// Name of a series, and its value in each group.
-    series: Vec<(String, Vec<Option<f64>>)>,
+impl Findings {
+    /// Adds a figure.
+    fn draw(&mut self, figure: impl Into<Figure>) {
+        self.figures.push(figure.into());
+    }
 }
 
 impl Lab {
@@ -231,6 +230,7 @@ mod tests {
             name: "steps",
             source: "",
             what: "",
+            needs: None,
             run: |bench| {
                 bench.step(0.5)?;
                 anyhow::bail!("the second step failed")

@@ -9,12 +9,13 @@ use slipstream::runtime::{FlowContextSettings, Pipeline, StageReport, Timing};
 use slipstream_wire::FlowKey;
 
 use super::bench::{self, NamedStage, Per};
-use super::{Bench, Chart, Claim, Findings, Lab};
+use super::{Bench, Claim, Curve, Findings, Lab, Paper, Plot, Scale};
 
 pub(super) const LAB: Lab = Lab {
     name: "nf-locality",
     source: "Packet Order Matters! (NSDI'22), §2.4, Figs. 4, 5; appendix A.1, Fig. 20",
     what: "cost of NAT, firewall and a chain by packet locality, per packet and per train",
+    needs: None,
     run,
 };
 
@@ -107,6 +108,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
         SUBJECTS.iter().map(|name| subject(name, FLOWS)).collect::<anyhow::Result<_>>()?;
     let steps = (subjects.len() * SLFS.len()) as f64;
     let mut done = 0.0;
+    let mut per_packet = Vec::new();
     for subject in &subjects {
         let mut costs: [Vec<(f64, f64)>; 2] = [Vec::new(), Vec::new()];
         for slf in SLFS {
@@ -121,9 +123,13 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
             lab.step(done / steps)?;
         }
         conclude(subject.name, &costs, &mut findings);
+        let [packet, _] = costs;
+        per_packet.push((subject.name, packet));
     }
+    draw_costs(&per_packet, &mut findings)?;
     if !lab.quick {
         count_all(lab, &subjects, &mut findings)?;
+        draw_misses(&mut findings)?;
     }
     Ok(findings)
 }
@@ -286,18 +292,70 @@ fn conclude(name: &str, [packet, train]: &[Vec<(f64, f64)>; 2], findings: &mut F
         ratio(packet),
         1.0,
     ));
-    findings.charts.push(Chart {
-        title: format!("{name}: cost a packet (Fig. 4b, Fig. 20)"),
+    findings.draw(Plot {
+        title: format!("{name}: cost a packet"),
         caption: "Least of several turns, in memory, one core; packets of 10,000 flows in random order."
             .into(),
-        x_label: "SLF".into(),
-        y_label: "ns a packet".into(),
-        groups: SLFS.iter().map(ToString::to_string).collect(),
-        series: [("per packet", packet), ("per train", train)]
-            .into_iter()
-            .map(|(label, points)| (label.to_owned(), points.iter().map(|p| Some(p.1)).collect()))
-            .collect(),
+        x: Scale::log("SLF", 2.0),
+        y: Scale::linear("ns a packet"),
+        curves: vec![
+            Curve::ours("per packet", packet.iter().copied()),
+            Curve::ours("per train", train.iter().copied()),
+        ],
     });
+}
+
+/// Fig. 4b: cycles a packet by locality, over those at SLF 1; ours are ns of another processor.
+fn draw_costs(costs: &[(&str, Vec<(f64, f64)>)], findings: &mut Findings) -> anyhow::Result<()> {
+    let mut curves = Vec::new();
+    for (name, points) in costs.iter().filter(|(name, _)| paper_ratio(name).is_some()) {
+        curves.push(Curve::ours(*name, points.iter().copied()).over_first());
+        curves.push(Curve::paper(*name, Paper::Reframer.series("4b", name)?).over_first());
+    }
+    findings.draw(Plot {
+        title: "Fig. 4b: cost of a packet by locality, over that at SLF 1".into(),
+        caption: format!(
+            "Functions that decide for every packet. Paper: cycles, mean, least and largest of several runs; ours: \
+             least time. {}",
+            Paper::Reframer.caption()
+        ),
+        x: Scale::linear("SLF"),
+        y: Scale::linear("over SLF 1"),
+        curves,
+    });
+    Ok(())
+}
+
+/// Fig. 20b: misses of the first-level cache in the chain, of Callgrind's cache and of the paper's.
+fn draw_misses(findings: &mut Findings) -> anyhow::Result<()> {
+    let of = |per: Per| {
+        let wanted = move |row: &&Map<String, Value>| {
+            row.get("counted") == Some(&json!("chain")) && row.get("per") == Some(&json!(per.name()))
+        };
+        let number = |row: &Map<String, Value>, key: &str| row.get(key).and_then(Value::as_f64);
+        let rows = findings.rows.iter().filter(wanted);
+        rows.filter_map(|row| Some((number(row, "slf")?, number(row, "l1_misses")?))).collect::<Vec<_>>()
+    };
+    let [packet, train] = Per::BOTH.map(of);
+    if packet.is_empty() {
+        return Ok(());
+    }
+    findings.draw(Plot {
+        title: "Fig. 20b: misses of the first-level cache a packet, chain".into(),
+        caption: format!(
+            "Ours: a simulated cache of 32 KiB, instructions and data, at SLF 1 and 16. Paper: mean, least and \
+             largest, counted by the processor. {}",
+            Paper::Reframer.caption()
+        ),
+        x: Scale::linear("SLF"),
+        y: Scale::linear("misses a packet"),
+        curves: vec![
+            Curve::ours("per packet", packet),
+            Curve::ours("per train", train),
+            Curve::paper("per packet", Paper::Reframer.series("20b", "chain")?),
+        ],
+    });
+    Ok(())
 }
 
 #[cfg(test)]

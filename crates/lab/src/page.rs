@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use slipstream_report::svg::{About, Axis, BarChart};
 use slipstream_report::{PageError, STYLE, page};
 
-use crate::Chart;
+use crate::figure::Figure;
 use crate::results::{cell, tables};
 
 #[derive(Serialize)]
@@ -14,15 +13,25 @@ struct Page<'a> {
     version: &'static str,
     result: &'a Value,
     claims: Vec<[String; 5]>,
-    figures: Vec<Figure>,
+    figures: Vec<Drawn>,
+    /// It is one of several pages, which have an index.
+    indexed: bool,
     tables: Vec<Rows>,
 }
 
 #[derive(Serialize)]
-struct Figure {
+struct Drawn {
     title: String,
     caption: String,
     svg: String,
+    /// Files of the figure beside the page.
+    files: Vec<File>,
+}
+
+#[derive(Serialize)]
+struct File {
+    kind: &'static str,
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -31,11 +40,11 @@ struct Rows {
     rows: Vec<Vec<String>>,
 }
 
-/// The page for a result and its charts.
+/// The page for a result and its figures; of `lab`, with links, where it is one of several pages.
 ///
 /// # Errors
 /// Only where the template doesn't fit what it is given.
-pub(super) fn html(result: &Value, charts: &[Chart]) -> Result<String, PageError> {
+pub(super) fn html(result: &Value, figures: &[Figure], lab: Option<&str>) -> Result<String, PageError> {
     let list = |key: &str| result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let rows: Vec<Map<String, Value>> = list("rows").iter().filter_map(|r| r.as_object().cloned()).collect();
     let values = Page {
@@ -43,7 +52,8 @@ pub(super) fn html(result: &Value, charts: &[Chart]) -> Result<String, PageError
         version: env!("CARGO_PKG_VERSION"),
         result,
         claims: list("claims").iter().map(claim).collect(),
-        figures: charts.iter().enumerate().map(|(i, c)| figure(i, c)).collect(),
+        figures: figures.iter().enumerate().map(|(i, f)| figure(i, f, lab)).collect(),
+        indexed: lab.is_some(),
         tables: tables(&rows)
             .into_iter()
             .map(|(keys, rows)| Rows {
@@ -65,27 +75,21 @@ fn claim(claim: &Value) -> [String; 5] {
     [cell(get("claim")), cell(get("paper")), cell(get("measured")), cell(get("criterion")), verdict]
 }
 
-fn figure(index: usize, chart: &Chart) -> Figure {
-    let values = || chart.series.iter().flat_map(|(_, v)| v).flatten().copied();
-    let high = values().fold(0.0, f64::max);
-    let short = |v: f64| {
-        if v >= 100.0 {
-            format!("{v:.0}")
-        } else {
-            format!("{v:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
-    };
-    let bar = |v: &Option<f64>| v.map(|v| (v, if v >= 10.0 { format!("{v:.0}") } else { format!("{v:.2}") }));
-    let drawn = BarChart {
-        about: About {
-            id: format!("c{index}"),
-            title: chart.title.clone(),
-            description: chart.caption.clone(),
-        },
-        x_label: chart.x_label.clone(),
-        y: Axis::linear(&chart.y_label, high, short),
-        groups: chart.groups.clone(),
-        series: chart.series.iter().map(|(name, v)| (name.clone(), v.iter().map(bar).collect())).collect(),
-    };
-    Figure { title: chart.title.clone(), caption: chart.caption.clone(), svg: drawn.render() }
+fn figure(index: usize, figure: &Figure, lab: Option<&str>) -> Drawn {
+    Drawn {
+        title: figure.title().to_owned(),
+        caption: figure.caption().to_owned(),
+        svg: figure.svg(&format!("c{index}")),
+        files: lab
+            .map(|lab| ["SVG", "CSV"].into_iter().zip(names(lab, index)))
+            .into_iter()
+            .flatten()
+            .map(|(kind, name)| File { kind, name })
+            .collect(),
+    }
+}
+
+/// The files of a lab's figure: SVG and CSV.
+pub(crate) fn names(lab: &str, index: usize) -> [String; 2] {
+    ["svg", "csv"].map(|kind| format!("{lab}-{}.{kind}", index + 1))
 }

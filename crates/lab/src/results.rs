@@ -1,9 +1,10 @@
 //! The results of a lab as JSON, as a table and as a page.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use slipstream_report::{PageError, Table};
 
-use crate::claim::Verdict;
+use crate::claim::{Claim, Verdict};
 use crate::{Findings, Lab, page};
 
 /// The results of a lab that was run.
@@ -19,25 +20,25 @@ impl Results {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { lab, quick, findings } = self;
-        let of = |verdict: Verdict| findings.claims.iter().filter(|c| c.verdict == verdict).count();
+        let verdicts = Verdicts::of(&findings.claims);
         json!({
             "schema": 1,
             "name": lab.name,
             "source": lab.source,
             "what": lab.what,
             "machine": machine(),
-            "command": format!("slipstream lab {}{}", lab.name, if *quick { " --quick" } else { "" }),
+            "command": self.command(),
             "quick": quick,
             "rows": findings.rows,
             "claims": findings.claims,
-            "failed_claims": of(Verdict::SameSign) + of(Verdict::Contradicted),
-            "verdicts": {
-                "reproduced": of(Verdict::Reproduced),
-                "same_sign": of(Verdict::SameSign),
-                "contradicted": of(Verdict::Contradicted),
-                "not_comparable": of(Verdict::NotComparable),
-            },
+            "failed_claims": verdicts.failed(),
+            "verdicts": verdicts,
         })
+    }
+
+    /// The command that gives them.
+    pub(crate) fn command(&self) -> String {
+        format!("slipstream lab {}{}", self.lab.name, if self.quick { " --quick" } else { "" })
     }
 
     /// The results for people.
@@ -72,12 +73,58 @@ impl Results {
     /// # Errors
     /// Only where the template doesn't fit the results.
     pub fn html(&self) -> Result<String, PageError> {
-        page::html(&self.json(), &self.findings.charts)
+        page::html(&self.json(), &self.findings.figures, None)
+    }
+
+    /// The files of the results in a folder of several labs', each with its name: the page, and every figure
+    /// as SVG and as CSV.
+    ///
+    /// # Errors
+    /// Only where the template doesn't fit the results.
+    pub fn files(&self) -> Result<Vec<(String, String)>, PageError> {
+        let name = self.lab.name;
+        let html = page::html(&self.json(), &self.findings.figures, Some(name))?;
+        let mut files = vec![(format!("{name}.html"), html)];
+        for (index, figure) in self.findings.figures.iter().enumerate() {
+            let [svg, csv] = page::names(name, index);
+            files.push((svg, slipstream_report::svg::file(&figure.svg("f"))));
+            files.push((csv, figure.csv()));
+        }
+        Ok(files)
+    }
+}
+
+/// Numbers of claims by verdict.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Verdicts {
+    pub(crate) reproduced: usize,
+    pub(crate) same_sign: usize,
+    pub(crate) contradicted: usize,
+    pub(crate) not_comparable: usize,
+}
+
+impl Verdicts {
+    pub(crate) fn of<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Self {
+        let mut all = Self::default();
+        for claim in claims {
+            *match claim.verdict {
+                Verdict::Reproduced => &mut all.reproduced,
+                Verdict::SameSign => &mut all.same_sign,
+                Verdict::Contradicted => &mut all.contradicted,
+                Verdict::NotComparable => &mut all.not_comparable,
+            } += 1;
+        }
+        all
+    }
+
+    /// Claims that could be compared and were not reproduced.
+    pub(crate) fn failed(self) -> usize {
+        self.same_sign + self.contradicted
     }
 }
 
 /// The processor and its number of cores.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {

@@ -18,7 +18,7 @@ pub(super) fn completions(shell: Shell) -> anyhow::Result<Outcome> {
     let labs = PossibleValuesParser::new(slipstream_lab::LABS.iter().map(|lab| lab.name));
     let types = PossibleValuesParser::new(types::registry().types().iter().map(|kind| kind.name));
     let mut command = Cli::command()
-        .mut_subcommand("lab", |lab| lab.mut_arg("name", |name| name.value_parser(labs)))
+        .mut_subcommand("lab", |lab| lab.mut_arg("names", |name| name.value_parser(labs)))
         .mut_subcommand("list", |list| list.mut_arg("types", |names| names.value_parser(types)));
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "slipstream", &mut text);

@@ -11,6 +11,7 @@ mod full_disk;
 mod help;
 mod in_and_out;
 mod json_shape;
+mod labs;
 mod measure;
 mod measure_states;
 mod metrics;

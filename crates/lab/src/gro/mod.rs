@@ -30,6 +30,7 @@ pub(super) const LAB: Lab = Lab {
     name: "gro",
     source: "Packet Order Matters! (NSDI'22), §2.2 (receive offloads gain from order; making super-frames is our own)",
     what: "super-frames of `compress=gro`: merges and cost beside DPDK's rte_gro, and beside the kernel's GRO",
+    needs: None,
     run,
 };
 

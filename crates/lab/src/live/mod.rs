@@ -22,6 +22,7 @@ pub(super) const LAB: Lab = Lab {
     name: "live",
     source: "Packet Order Matters! (NSDI'22), §5.4 (Figs. 19a, 19b), Figs. 1a and 3a in small",
     what: "real hosts in namespaces (root): nginx behind a delay and a reframer, CPU of a receiver and of Open vSwitch by locality, delay by hold",
+    needs: Some("it needs root, and takes network namespaces, nginx, wrk and iperf3"),
     run,
 };
 
@@ -263,7 +264,7 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         "at most 60",
         worst <= 60.0,
     ));
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: "Added delay by hold".into(),
         caption: "Mean round trip of pings with a reframer one way, less that with a hold of 0.".into(),
         x_label: "hold, us".into(),

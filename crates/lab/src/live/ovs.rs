@@ -265,7 +265,7 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, share: [f64; 2]) -> 
                 (format!("{cache}, {count} rules"), all.into_iter().map(Some).collect())
             }));
     }
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: "Open vSwitch's CPU by locality (beside Fig. 3a)".into(),
         caption: "CPU time of the switch a packet, datapath in userspace over DPDK; 10,000 UDP flows.".into(),
         x_label: "SLF".into(),

@@ -162,7 +162,7 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
             ..Claim::number(text, paper(last), ratio(last), 0.25, 1.0)
         });
     }
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: "A receiver's CPU a packet by longest train (Fig. 1a)".into(),
         caption: "iperf3 with many connections; time of the core that receives, over that of traffic as it \
                   comes. The paper's points are at the SLF that was seen here."

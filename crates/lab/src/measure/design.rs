@@ -7,29 +7,26 @@ use serde_json::json;
 use slipstream::clock::thread_cpu_ns;
 use slipstream_sketch::{Aggregator, AggregatorConfig, Eviction, Instructions, Kind, Update};
 
-use super::super::Claim;
+use super::super::{Claim, Curve, Scale};
 use super::{BURST, InFront, Study, compare, flow_numbers, front, grr, time_in_turn, updates};
 
 /// Fig. 7: skew, and the size of the aggregator.
 pub(super) fn skew_and_size(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
-    let (mut plain, mut with, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut plain, mut with) = (Vec::new(), Vec::new());
     for skew in [0.3, 0.6, 0.9, 1.1, 1.5, 2.0] {
         let stream = updates::<4>(&flow_numbers(study.packets, study.packets * 3 / 10, skew, 1.0));
         let mut fronts =
             [front::<4>(Kind::FlowRadar, InFront::Nothing)?, front::<4>(Kind::FlowRadar, grr())?];
         let (a, b, _) = compare(time_in_turn(&mut fronts, &stream, 256, study.rounds), &fronts);
         study.row(json!({ "figure": "7ab", "skew": skew, "ns_plain": a, "ns_aggregated": b }));
-        labels.push(skew.to_string());
-        plain.push(a);
-        with.push(b);
+        plain.push((skew, a));
+        with.push((skew, b));
     }
-    let falls = with.first() > with.last();
-    study.chart(
+    let falls = with.first().map(|p| p.1) > with.last().map(|p| p.1);
+    study.plot(
         "Fig. 7b: FlowRadar by skew",
-        "Zipf exponent",
-        "ns an update",
-        labels,
-        vec![("plain", plain), ("aggregator", with)],
+        Scale::linear("Zipf exponent"),
+        vec![Curve::ours("plain", plain), Curve::ours("aggregator", with)],
     );
     study.claim(
         "Fig. 7b: behind the aggregator, time falls as traffic is more skewed",
@@ -64,13 +61,14 @@ fn sizes(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
         hits.push(share);
         alone.push(table);
     }
-    let labels: Vec<String> = buckets.iter().map(ToString::to_string).collect();
-    study.chart(
+    let by_size = |times: &[f64]| buckets.map(|n| n as f64).into_iter().zip(times.to_vec());
+    study.plot(
         "Fig. 7c: FlowRadar by size of the aggregator",
-        "buckets of 16",
-        "ns an update",
-        labels,
-        vec![("with FlowRadar", times.clone()), ("aggregator alone", alone.clone())],
+        Scale::log("buckets of 16", 2.0),
+        vec![
+            Curve::ours("with FlowRadar", by_size(&times)),
+            Curve::ours("aggregator alone", by_size(&alone)),
+        ],
     );
     let small_and_paper =
         |of: &[f64]| (of.first().copied().unwrap_or(f64::NAN), of.get(4).copied().unwrap_or(f64::NAN));

@@ -18,12 +18,13 @@ use slipstream_sketch::{
     Update,
 };
 
-use super::{Bench, Chart, Claim, Findings, Lab};
+use super::{Bench, Chart, Claim, Curve, Findings, Lab, Paper, Plot, Scale};
 
 pub(super) const LAB: Lab = Lab {
     name: "measure",
     source: "Accelerating Network Measurement in Software (CCR'18), Figs. 2, 5, 6, 7, 8",
     what: "time of sketches with and without an aggregator in front",
+    needs: None,
     run,
 };
 
@@ -170,7 +171,7 @@ impl Study<'_> {
     ) {
         let series =
             series.into_iter().map(|(n, v)| (n.to_owned(), v.into_iter().map(Some).collect())).collect();
-        self.findings.charts.push(Chart {
+        self.findings.draw(Chart {
             title: title.to_owned(),
             caption: "Time an update, the drain of the aggregator included; least of several rounds."
                 .to_owned(),
@@ -178,6 +179,20 @@ impl Study<'_> {
             y_label: y_label.to_owned(),
             groups,
             series,
+        });
+    }
+
+    /// Times by a number, of a figure for which the paper's text has no number.
+    fn plot(&mut self, title: &str, x: Scale, curves: Vec<Curve>) {
+        self.findings.draw(Plot {
+            title: title.to_owned(),
+            caption:
+                "Time an update, the drain of the aggregator included; least of several rounds. The paper \
+                      prints no number of this figure."
+                    .to_owned(),
+            x,
+            y: Scale::linear("ns an update"),
+            curves,
         });
     }
 
@@ -224,14 +239,31 @@ fn batches(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
         shares.push(share);
         times.push(ns);
     }
-    let labels = sizes.iter().map(ToString::to_string).collect();
-    study.chart(
-        "Fig. 2b: flows in a batch",
-        "packets in a batch",
-        "flows ÷ packets",
-        labels,
-        vec![("flows", shares.clone())],
-    );
+    // What falls from batches of 32 on is shown as what is gained over them.
+    let over_32 = |of: &[f64]| {
+        let first = of.first().copied().unwrap_or(f64::NAN);
+        sizes.map(|s| s as f64).into_iter().zip(of.iter().map(move |v| first / v)).collect::<Vec<_>>()
+    };
+    for (title, y, figure, points) in [
+        (
+            "Fig. 2a: throughput without an aggregator, over batches of 32",
+            "throughput",
+            "2a",
+            over_32(&times),
+        ),
+        ("Fig. 2b: packets a flow in a batch, over batches of 32", "benefit", "2b", over_32(&shares)),
+    ] {
+        study.findings.draw(Plot {
+            title: title.to_owned(),
+            caption: format!("FlowRadar, source addresses. {}", Paper::AggEvict.caption()),
+            x: Scale::log("packets in a batch", 2.0),
+            y: Scale::linear(&format!("{y} over batches of 32")),
+            curves: vec![
+                Curve::ours("", points),
+                Curve::paper("", Paper::AggEvict.series(figure, "source")?),
+            ],
+        });
+    }
     let ratio = shares.first().copied().unwrap_or(1.0) / shares.last().copied().unwrap_or(1.0);
     let claim = "Fig. 2b: flows a packet in batches of 32, over those in batches of 8192";
     study.findings.claims.push(Claim::number(claim, 2.23, ratio, 0.1, 1.0));
@@ -302,14 +334,19 @@ fn keys(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
         Ok(compare(time_in_turn(&mut fronts, &updates(flows), batch, rounds), &fronts))
     }
     let mut faster = true;
-    for (name, (a, b, _)) in [
+    let (mut plain, mut with) = (Vec::new(), Vec::new());
+    let bytes = [4.0, 8.0, 13.0];
+    for (bytes, (name, (a, b, _))) in bytes.into_iter().zip([
         ("source (4 bytes)", of::<4>(flows, study.rounds, 256)?),
         ("source and destination (8 bytes)", of::<8>(flows, study.rounds, 256)?),
         ("5-tuple (13 bytes)", of::<13>(flows, study.rounds, 256)?),
-    ] {
+    ]) {
         study.row(json!({ "figure": "6ab", "key": name, "ns_plain": a, "ns_aggregated": b, "mpps_aggregated": 1e3 / b }));
         faster &= b < a;
+        plain.push((bytes, a));
+        with.push((bytes, b));
     }
+    draw_keys(study, &plain, &with)?;
     study.claim(
         "Fig. 6b: FlowRadar is faster behind the aggregator for every kind of key",
         json!(true),
@@ -327,6 +364,31 @@ fn keys(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
     let claim =
         "Fig. 6c: behind the aggregator, time an update in batches of 8192 over that in batches of 32";
     study.findings.claims.push(Claim::checked(claim, "grows gradually", grows, "above 1", grows > 1.0));
+    Ok(())
+}
+
+/// Figs. 6a and 6b, by bytes of the key.
+fn draw_keys(study: &mut Study<'_>, plain: &[(f64, f64)], with: &[(f64, f64)]) -> anyhow::Result<()> {
+    let mpps = |points: &[(f64, f64)]| points.iter().map(|(x, ns)| (*x, 1e3 / ns)).collect::<Vec<_>>();
+    study.findings.draw(Plot {
+        title: "Fig. 6a: throughput of FlowRadar by key".into(),
+        caption: format!(
+            "One core, keys in memory; the paper's point, at 13 bytes with DPDK, is a lower bound. {}",
+            Paper::AggEvict.caption()
+        ),
+        x: Scale::linear("bytes of a key"),
+        y: Scale::linear("Mpps"),
+        curves: vec![
+            Curve::ours("plain", mpps(plain)),
+            Curve::ours("aggregator", mpps(with)),
+            Curve::paper("aggregator", Paper::AggEvict.series("6a", "with the aggregator")?),
+        ],
+    });
+    study.plot(
+        "Fig. 6b: time of FlowRadar by key",
+        Scale::linear("bytes of a key"),
+        vec![Curve::ours("plain", plain.iter().copied()), Curve::ours("aggregator", with.iter().copied())],
+    );
     Ok(())
 }
 

@@ -150,7 +150,7 @@ fn services(subject: &Subject, found: &Fit, points: &[LoadPoint], findings: &mut
     let step = sizes.len().div_ceil(24).max(1);
     let shown = || sizes.iter().step_by(step);
     let at = |v: u32| found.global.service_base_ns + found.global.service_per_packet_ns * f64::from(v);
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: format!("Fig. 4: service time by batch size ({})", subject.key),
         caption: format!(
             "Means over all {} loads, and the line through them: {:.0} ns + {:.1} ns a packet.",
@@ -270,7 +270,7 @@ fn charts(subject: &Subject, points: &[LoadPoint], answers: &[&[Option<Solution>
     let of = |at: usize, f: &dyn Fn(&Solution) -> f64| -> Vec<Option<f64>> {
         answers.iter().map(|a| a.get(at).and_then(Option::as_ref).map(f)).collect()
     };
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: format!("Fig. 5: mean batch by load ({})", subject.key),
         caption: "Constant rate; the model with Poisson times between packets.".into(),
         x_label: "load".into(),
@@ -295,7 +295,7 @@ fn charts(subject: &Subject, points: &[LoadPoint], answers: &[&[Option<Solution>
                 .zip(solved.iter())
                 .filter_map(|(n, s)| Some(((*n).to_owned(), by_class(&s.as_ref()?.batch_pmf)))),
         );
-        findings.charts.push(Chart {
+        findings.draw(Chart {
             title: format!("Fig. 6: batch sizes at load {} ({})", p.name, subject.key),
             caption: "Share of polls by size of the batch, measured and for four processes of arrivals."
                 .into(),
@@ -308,7 +308,7 @@ fn charts(subject: &Subject, points: &[LoadPoint], answers: &[&[Option<Solution>
     let above: Vec<_> = points.iter().zip(answers).filter(|(p, _)| p.load > 1.0).collect();
     if !above.is_empty() {
         let lost = |p: &LoadPoint| p.measured.served_pps().map(|s| (1.0 - s / p.rate_pps).max(0.0) * 100.0);
-        findings.charts.push(Chart {
+        findings.draw(Chart {
             title: format!("Fig. 7: loss by load ({})", subject.key),
             caption: "Share of packets that find the ring full.".into(),
             x_label: "load".into(),

@@ -173,7 +173,7 @@ fn point(
         "measured_p50": quantile(&pmf, 0.5), "predicted_p50": s.batch_quantile(0.5),
         "p_loss": if of > 1.0 { Some(lost) } else { measured.p_loss }, "p_loss_predicted": s.p_loss,
     })));
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: format!("Fig. 8: batch sizes of mixed traffic at load {of:.2}"),
         caption: "Share of polls by size of the batch.".into(),
         x_label: "packets".into(),
@@ -211,7 +211,7 @@ fn point(
 fn series(log: &PollLog, findings: &mut Findings) {
     let Some(longest) = log.runs.iter().max_by_key(|r| r.polls.len()) else { return };
     let batches = longest.polls.iter().take(SERIES).map(|p| Some(f64::from(p.batch)));
-    findings.charts.push(Chart {
+    findings.draw(Chart {
         title: "Fig. 9: batches one after the other, mixed, low load".into(),
         caption: "The paper's router swings between batches of 80 and below 32, where its input takes 32 at a time.".into(),
         x_label: "poll".into(),

@@ -26,6 +26,7 @@ pub(super) const LAB: Lab = Lab {
     name: "model",
     source: "Discrete-Time Modeling of NFV Accelerators that Exploit Batched Processing, Figs. 4 to 10",
     what: "batch sizes and loss of our own data path, predicted and measured; a recommended machine, run",
+    needs: None,
     run,
 };
 

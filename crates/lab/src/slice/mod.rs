@@ -8,22 +8,25 @@ mod studies;
 
 use serde_json::{Map, Value, json};
 
-use super::{Bench, Chart, Claim, Findings, Lab};
+use super::{Bench, Claim, Findings, Lab};
 use steps::Steps;
 
 pub(super) const LAB: Lab = Lab {
     name: "slice",
     source: "NFSlicer: Data Movement Optimization for Shallow Network Functions, Figs. 7 to 15",
     what: "what slicing saves: bytes, CPU time and latency across shared memory, and a model of PCI Express",
+    needs: None,
     run,
 };
 
 /// Sizes of frames on the wire, as in the paper.
 const SIZES: [u32; 4] = [64, 512, 1024, 1518];
+/// The axis of sizes.
+const BYTES: &str = "bytes of a frame on the wire";
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let mut findings = Findings::default();
-    model::add(&mut findings);
+    model::add(&mut findings)?;
     let steps = Steps::new(lab, studies::steps(lab.quick));
     studies::cpu(&steps, &mut findings)?;
     studies::functions(&steps, &mut findings)?;
@@ -83,22 +86,4 @@ fn object(value: Value) -> Map<String, Value> {
 /// A figure that is shown, not held against the paper's, and the reason.
 fn told(claim: String, paper: Value, measured: Value, why: &str) -> Claim {
     Claim::not_comparable(claim, paper, measured, why)
-}
-
-/// Bars, one group a size.
-fn chart(
-    title: &str,
-    caption: &str,
-    y_label: &str,
-    groups: Vec<String>,
-    series: Vec<(String, Vec<Option<f64>>)>,
-) -> Chart {
-    Chart {
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        x_label: "bytes of a frame on the wire".to_owned(),
-        y_label: y_label.to_owned(),
-        groups,
-        series,
-    }
 }

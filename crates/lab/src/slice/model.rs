@@ -9,32 +9,33 @@ use slipstream_model::data_movement::sliced_frame;
 use slipstream_model::data_movement::sram::Demand;
 use slipstream_model::data_movement::switch::{Growth, Switch};
 
-use super::super::{Claim, Findings};
-use super::{SIZES, chart, object, told};
+use super::super::{Claim, Curve, Findings, Paper, Plot, Scale};
+use super::{BYTES, SIZES, object, told};
 
 /// The rate of Figs. 11 to 15, in packets a second.
 const RATE: f64 = 6.5e6;
 /// Bytes of Ethernet, IPv4 and TCP headers.
 const HEADERS: u32 = 54;
 
-pub(super) fn add(findings: &mut Findings) {
-    pcie(findings);
+pub(super) fn add(findings: &mut Findings) -> anyhow::Result<()> {
+    pcie(findings)?;
     memory(findings);
     latency(findings);
     switch(findings);
     room(findings);
+    Ok(())
 }
 
-fn pcie(findings: &mut Findings) {
+fn pcie(findings: &mut Findings) -> anyhow::Result<()> {
     let card = Card::default();
     let of = |frame: u32| card.per_packet(frame);
-    let mut series: [Vec<Option<f64>>; 2] = Default::default();
+    let mut series: [Vec<(f64, f64)>; 2] = Default::default();
     for size in SIZES {
         for (sliced, series) in [false, true].into_iter().zip(&mut series) {
             let frame = if sliced { sliced_frame(HEADERS, TOKEN_LEN as u32).min(size) } else { size };
             let bytes = of(frame);
             let [to_host, from_host] = bytes.utilization(&card.link, RATE);
-            series.push(Some(bytes.memory_lines * RATE / 1e9));
+            series.push((f64::from(size), bytes.memory_lines * RATE / 1e9));
             findings.rows.push(object(json!({
                 "model": "PCI Express (Fig. 15)",
                 "size": size,
@@ -61,14 +62,23 @@ fn pcie(findings: &mut Findings) {
         0.0,
     ));
     let [whole, sliced] = series;
-    findings.charts.push(chart(
-        "Model: bytes over PCI Express at 6.5 Mpps (Fig. 15)",
-        "What a network card reads and writes in memory, in whole cache lines, by the model. The paper measured 1.9 GB/s at 64 B, and \
-         sliced at any size, and 21 GB/s at 1518 B.",
-        "GB/s",
-        SIZES.iter().map(ToString::to_string).collect(),
-        vec![("whole".into(), whole), ("sliced".into(), sliced)],
-    ));
+    findings.draw(Plot {
+        title: "Model: bytes over PCI Express at 6.5 Mpps (Fig. 15)".into(),
+        caption: format!(
+            "What a network card reads and writes in memory, in whole cache lines, by the model. The paper's text \
+             says 1.9 GB/s for sliced packets of every size. {}",
+            Paper::Nfslicer.caption()
+        ),
+        x: Scale::linear(BYTES),
+        y: Scale::linear("GB/s"),
+        curves: vec![
+            Curve::ours("whole", whole),
+            Curve::ours("sliced", sliced),
+            Curve::paper("whole", Paper::Nfslicer.series("15", "whole")?),
+            Curve::paper("sliced", Paper::Nfslicer.series("15", "sliced")?),
+        ],
+    });
+    Ok(())
 }
 
 fn memory(findings: &mut Findings) {

@@ -8,10 +8,10 @@ use slipstream::slice::{Amount, PayloadTable, Sliced, Slicer};
 use slipstream::time::Nanos;
 use slipstream_wire::LinkType;
 
-use super::super::{Claim, Findings};
+use super::super::{Chart, Claim, Curve, Findings, Paper, Plot, Scale};
 use super::middlebox::{self, Latency, Load, Outcome, Transfer};
 use super::steps::Steps;
-use super::{SIZES, chart, object, told};
+use super::{BYTES, SIZES, object, told};
 
 /// The reason why latency is shown and not held against the paper's.
 const NO_CARD: &str =
@@ -216,8 +216,8 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
     let packets = packets(lab.quick(), rate);
     // One function stands for the others; the whole lab has all.
     for (name, graph) in graphs(rules).iter().take(functions_shown(lab.quick())) {
-        let mut bars: [Vec<Option<f64>>; 2] = Default::default();
-        let mut bytes: [Vec<Option<f64>>; 2] = Default::default();
+        let mut latencies: [Vec<(f64, f64)>; 2] = Default::default();
+        let mut bytes: [Vec<(f64, f64)>; 2] = Default::default();
         for size in SIZES {
             let load = Load { graph, size, transfer: Transfer::Whole, rate, packets };
             let Pair { whole, sliced } = pair(lab, &load)?;
@@ -238,35 +238,58 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                     "function_busy_ns": best.last.function_ns,
                     "disturbed_share": best.disturbed,
                 })));
-                if let (Some(bars), Some(bytes)) = (bars.get_mut(place), bytes.get_mut(place)) {
-                    bars.push(Some(best.latency.p50 / 1e3));
-                    bytes.push(Some(best.last.bytes_out));
+                if let (Some(latencies), Some(bytes)) = (latencies.get_mut(place), bytes.get_mut(place)) {
+                    latencies.push((f64::from(size), best.latency.p50 / 1e3));
+                    bytes.push((f64::from(size), best.last.bytes_out));
                 }
             }
             if size == 1518 {
                 conclude(name, &whole, &sliced, findings);
             }
         }
-        let groups = || SIZES.iter().map(ToString::to_string).collect();
-        let named =
-            |[whole, sliced]: [Vec<Option<f64>>; 2]| vec![("whole".into(), whole), ("sliced".into(), sliced)];
-        if *name == "l2fwd" {
-            findings.charts.push(chart(
-                "Bytes across the boundary, a packet, one way",
-                "Of frames, without the ring's own headers; counted, the same on every machine.",
-                "bytes",
-                groups(),
-                named(bytes),
-            ));
-        }
-        findings.charts.push(chart(
-            &format!("{name}: median latency through shared memory (beside Fig. 7)"),
-            "From when a packet fell due to when it was whole again, 100,000 a second; least of all milliseconds of several runs.",
-            "us",
-            groups(),
-            named(bars),
-        ));
+        draw_function(name, latencies, bytes, findings)?;
     }
+    Ok(())
+}
+
+/// Latency by size, whole and sliced; of the first function also the bytes, and the paper's points.
+fn draw_function(
+    name: &str,
+    latencies: [Vec<(f64, f64)>; 2],
+    bytes: [Vec<(f64, f64)>; 2],
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    let curves = |[whole, sliced]: [Vec<(f64, f64)>; 2]| {
+        vec![Curve::ours("whole", whole), Curve::ours("sliced", sliced)]
+    };
+    let l2fwd = name == "l2fwd";
+    if l2fwd {
+        findings.draw(Plot {
+            title: "Bytes across the boundary, a packet, one way".into(),
+            caption: "Of frames, without the ring's own headers; counted, the same on every machine.".into(),
+            x: Scale::linear(BYTES),
+            y: Scale::linear("bytes"),
+            curves: curves(bytes),
+        });
+    }
+    let (mut curves, mut caption) = (
+        curves(latencies),
+        "From when a packet fell due to when it was whole again, through shared memory, 100,000 a second; least \
+         of all milliseconds of several runs."
+            .to_owned(),
+    );
+    if l2fwd {
+        curves.push(Curve::paper("whole", Paper::Nfslicer.series("7a", "whole")?));
+        let paper = Paper::Nfslicer.caption();
+        caption = format!("{caption} The paper's are over PCI Express, 4 million a second. {paper}");
+    }
+    findings.draw(Plot {
+        title: format!("{name}: median latency (beside Fig. 7)"),
+        caption,
+        x: Scale::linear(BYTES),
+        y: Scale::linear("us"),
+        curves,
+    });
     Ok(())
 }
 
@@ -358,13 +381,14 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                 NO_CARD,
             ));
         }
-        findings.charts.push(chart(
-            &format!("Part of the payload sliced, {size} B: bytes that cross one way (beside Fig. 8)"),
-            "160 and 320 B are what switches slice.",
-            "bytes",
-            transfers.iter().map(|w| w.name()).collect(),
-            vec![(String::from("bytes"), all.iter().map(|b| Some(b.last.bytes_out)).collect())],
-        ));
+        findings.draw(Chart {
+            title: format!("Part of the payload sliced, {size} B: bytes that cross one way (beside Fig. 8)"),
+            caption: "160 and 320 B are what switches slice.".into(),
+            x_label: "part that is sliced".into(),
+            y_label: "bytes".into(),
+            groups: transfers.iter().map(|w| w.name()).collect(),
+            series: vec![(String::from("bytes"), all.iter().map(|b| Some(b.last.bytes_out)).collect())],
+        });
     }
     Ok(())
 }
@@ -383,7 +407,8 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
     let rates = rates_shown(lab.quick());
     let graphs = graphs("");
     let (_, l2fwd) = graphs.first().context("no function")?;
-    let mut series: [Vec<Option<f64>>; 3] = Default::default();
+    let mut series: [Vec<(f64, f64)>; 3] = Default::default();
+    let mut gaps = Vec::new();
     for &rate in rates {
         let packets = packets(lab.quick(), rate);
         let load = |size| Load { graph: l2fwd, size, transfer: Transfer::Whole, rate, packets };
@@ -394,7 +419,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
             .zip(&mut series)
             .map(|((name, best), series)| (name, best, series))
         {
-            series.push(Some(best.latency.mean / 1e3));
+            series.push((rate / 1e3, best.latency.mean / 1e3));
             findings.rows.push(object(json!({
                 "rate_kpps": rate / 1e3,
                 "packets": name,
@@ -404,6 +429,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
                 "disturbed_share": best.disturbed,
             })));
         }
+        gaps.extend(over(&whole, &small).map(|gap| (rate / 1e3, gap)));
         findings.claims.push(told(
             format!(
                 "l2fwd at {} kpps: mean latency of 1518 B over 64 B, whole and sliced (Fig. 10)",
@@ -415,15 +441,28 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
         ));
     }
     let [small, whole, sliced] = series;
-    let mut chart = chart(
-        "Mean latency through shared memory by rate, l2fwd (beside Fig. 10)",
-        "Least of all milliseconds of several runs. The paper's rates are of another machine.",
-        "us",
-        rates.iter().map(|r| format!("{}", r / 1e3)).collect(),
-        vec![("64 B".into(), small), ("1518 B whole".into(), whole), ("1518 B sliced".into(), sliced)],
-    );
-    chart.x_label = "thousand packets a second".into();
-    findings.charts.push(chart);
+    findings.draw(Plot {
+        title: "Mean latency through shared memory by rate, l2fwd (beside Fig. 10)".into(),
+        caption: "Least of all milliseconds of several runs. The paper's rates are of another machine."
+            .into(),
+        x: Scale::log("thousand packets a second", 10.0),
+        y: Scale::linear("us"),
+        curves: vec![
+            Curve::ours("64 B", small),
+            Curve::ours("1518 B whole", whole),
+            Curve::ours("1518 B sliced", sliced),
+        ],
+    });
+    findings.draw(Plot {
+        title: "Mean latency of 1518 B over that of 64 B, l2fwd (Fig. 10)".into(),
+        caption: format!(
+            "Ours through shared memory, where no other program had the cores; the paper's over PCI Express. {}",
+            Paper::Nfslicer.caption()
+        ),
+        x: Scale::log("thousand packets a second", 10.0),
+        y: Scale::linear("over 64 B"),
+        curves: vec![Curve::ours("", gaps), Curve::paper("", Paper::Nfslicer.series("10", "whole")?)],
+    });
     Ok(())
 }
 

@@ -26,13 +26,14 @@ impl BarChart {
     /// The chart as an `<svg>` element.
     #[must_use]
     pub fn render(&self) -> String {
-        let names: Vec<&str> = self.series.iter().map(|s| s.0.as_str()).collect();
+        let names = self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), Key::Bar(i % SERIES)));
+        let names: Vec<_> = names.collect();
         let group = (WIDTH - LEFT - RIGHT) / self.groups.len().max(1) as f64;
         let longest = self.groups.iter().map(|g| self::width(g)).fold(0.0, f64::max);
         // Names that don't fit side by side stand aslant, below one another.
         let aslant = longest + 6.0 > group;
         let room = if aslant { (longest * SLANT.to_radians().sin()).min(MOST_SLANT) } else { 0.0 };
-        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Bar, room);
+        let mut canvas = Canvas::new(&self.about, &names, &self.y, room);
         let base = canvas.base();
         let width = (group * 0.8 / self.series.len().max(1) as f64).min(64.0);
         let every = if aslant { (LINE / group).ceil().max(1.0) as usize } else { 1 };

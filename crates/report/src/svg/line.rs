@@ -11,6 +11,22 @@ pub enum Join {
     Steps,
     /// Straight lines between marked points: the points were computed, the lines interpolate.
     Straight,
+    /// Hollow marks, joined by a thin dotted line: points that somebody else published.
+    Published {
+        /// The line of the chart that they are to be compared with, whose colour they have.
+        beside: usize,
+    },
+}
+
+/// The range of a point's values: a vertical stroke through the point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ErrorBar {
+    /// The line that it belongs to.
+    pub line: usize,
+    /// The place of the point.
+    pub x: f64,
+    /// The least value and the largest.
+    pub y: (f64, f64),
 }
 
 /// A line through points.
@@ -46,8 +62,17 @@ impl LineChart {
     /// The chart as an `<svg>` element.
     #[must_use]
     pub fn render(&self) -> String {
-        let names: Vec<&str> = self.lines.iter().map(|l| l.name.as_str()).collect();
-        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Line, 0.0);
+        self.render_with(&[])
+    }
+
+    /// The chart as an `<svg>` element, with the ranges of some points.
+    #[must_use]
+    pub fn render_with(&self, bars: &[ErrorBar]) -> String {
+        let keys = self.lines.iter().enumerate().map(|(i, l)| match l.join {
+            Join::Published { .. } => (l.name.as_str(), Key::Published(self.class(i))),
+            Join::Steps | Join::Straight => (l.name.as_str(), Key::Line(self.class(i))),
+        });
+        let mut canvas = Canvas::new(&self.about, &keys.collect::<Vec<_>>(), &self.y, 0.0);
         let (top, base) = (canvas.top, canvas.base());
         for value in self.x.ticks() {
             let x = self.x(value);
@@ -56,24 +81,56 @@ impl LineChart {
             canvas.text(x.min(WIDTH - width(&label) / 2.0), base + 17.0, "middle", &label);
         }
         self.draw_marks(&mut canvas);
+        for bar in bars {
+            let (x, low, high) = (self.x(bar.x), canvas.y(&self.y, bar.y.0), canvas.y(&self.y, bar.y.1));
+            let (left, right, class) = (x - 3.0, x + 3.0, self.class(bar.line));
+            let _ = write!(
+                canvas.out,
+                "<path class=\"range s{class}\" d=\"M{left:.1} {high:.1}H{right:.1}M{x:.1} {high:.1}V{low:.1}M{left:.1} {low:.1}H{right:.1}\"/>"
+            );
+        }
         for (i, line) in self.lines.iter().enumerate() {
-            let (path, class) = (self.path(&canvas, line), i % SERIES);
-            let _ = write!(canvas.out, "<path class=\"line s{class}\" d=\"{path}\"/>");
-            if line.join == Join::Straight && line.points.len() <= DOTS {
-                for &(px, py) in &line.points {
-                    let (x, y) = (self.x(px), canvas.y(&self.y, py));
-                    let _ = write!(
-                        canvas.out,
-                        "<circle class=\"bar s{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"><title>{}, {}: {}, {}</title></circle>",
-                        escape(&line.name),
-                        escape(&self.x.text(px)),
-                        escape(&self.y.label),
-                        escape(&self.y.text(py))
-                    );
-                }
+            let (path, class) = (self.path(&canvas, line), self.class(i));
+            let kind = if matches!(line.join, Join::Published { .. }) { "published" } else { "line" };
+            let _ = write!(canvas.out, "<path class=\"{kind} s{class}\" d=\"{path}\"/>");
+            if line.join != Join::Steps && line.points.len() <= DOTS {
+                line.points.iter().for_each(|point| self.mark_point(&mut canvas, line, class, *point));
             }
         }
         canvas.finish(&self.x.label)
+    }
+
+    /// The colour of a line, by its number.
+    fn class(&self, line: usize) -> usize {
+        match self.lines.get(line).map(|l| l.join) {
+            Some(Join::Published { beside }) => beside % SERIES,
+            _ => line % SERIES,
+        }
+    }
+
+    /// A mark at a point, which says its values to whoever points at it.
+    fn mark_point(&self, canvas: &mut Canvas, line: &Line, class: usize, (px, py): (f64, f64)) {
+        let (x, y) = (self.x(px), canvas.y(&self.y, py));
+        let _ = match line.join {
+            Join::Published { .. } => write!(
+                canvas.out,
+                "<rect class=\"open s{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\">",
+                x - 2.5,
+                y - 2.5
+            ),
+            Join::Steps | Join::Straight => {
+                write!(canvas.out, "<circle class=\"bar s{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\">")
+            }
+        };
+        let _ = write!(
+            canvas.out,
+            "<title>{}, {}: {}, {}</title></{}>",
+            escape(&line.name),
+            escape(&self.x.text(px)),
+            escape(&self.y.label),
+            escape(&self.y.text(py)),
+            if matches!(line.join, Join::Published { .. }) { "rect" } else { "circle" }
+        );
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -103,7 +160,7 @@ impl LineChart {
     fn path(&self, canvas: &Canvas, line: &Line) -> String {
         let mut path = String::new();
         let Some(&(first, _)) = line.points.first() else { return path };
-        if line.join == Join::Straight {
+        if line.join != Join::Steps {
             for (i, &(px, py)) in line.points.iter().enumerate() {
                 let (to, x, y) = (if i == 0 { 'M' } else { 'L' }, self.x(px), canvas.y(&self.y, py));
                 let _ = write!(path, "{to}{x:.1} {y:.1}");
@@ -149,6 +206,23 @@ mod tests {
         };
         let (x, y) = (of(" x=\""), of(" y=\""));
         assert!((154.0..170.0).contains(&x) && (200.0..244.0).contains(&y), "the mark's name is at {x}, {y}");
+    }
+
+    /// Published points have the colour of the line beside them, marks of their own, and their ranges.
+    #[test]
+    fn published_points_stand_beside_a_line() {
+        let ours = Line { join: Join::Straight, ..line("ours", vec![(0.0, 1.0), (10.0, 2.0)]) };
+        let published = Join::Published { beside: 0 };
+        let paper = Line { join: published, ..line("paper", vec![(0.0, 1.0), (5.0, 2.0), (10.0, 0.0)]) };
+        let (x, y) = (Axis::linear("x", 20.0, plain), Axis::linear("y", 2.0, plain));
+        let chart = LineChart { about: about(), x, y, lines: vec![ours, paper], marks: Vec::new() };
+        let svg = chart.render_with(&[ErrorBar { line: 1, x: 5.0, y: (1.0, 2.0) }]);
+        roxmltree::Document::parse(&svg).unwrap();
+        let count = |text: &str| svg.matches(text).count();
+        assert_eq!((count("<circle class=\"bar s0\""), count("<rect class=\"open s0\"")), (2, 4), "{svg}");
+        // The legend has one of each.
+        assert_eq!(count("<path class=\"published s0\""), 2, "{svg}");
+        assert!(svg.contains("class=\"range s0\" d=\"M151.0 54.0H157.0M154.0 54.0V149.0M"), "{svg}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::fmt::Write;
 
 pub use axis::Axis;
 pub use bar::{Bar, BarChart};
-pub use line::{Join, Line, LineChart};
+pub use line::{ErrorBar, Join, Line, LineChart};
 
 const WIDTH: f64 = 480.0;
 const PLOT_HEIGHT: f64 = 190.0;
@@ -51,8 +51,32 @@ const SLANT: f64 = 35.0;
 const MOST_SLANT: f64 = 90.0;
 /// Height of a line of type.
 const LINE: f64 = 15.0;
+/// The type of charts that stand in no page.
+const FONT: &str = "13px system-ui, sans-serif";
 /// Classes of series that the style sheet has.
 const SERIES: usize = 6;
+
+/// A chart as a file of its own: the same element, with the style sheet in it, on the sheet's colour.
+///
+/// ```
+/// # use slipstream_report::svg::{About, Axis, BarChart, file};
+/// # let about = About { id: "a".into(), title: "t".into(), description: "d".into() };
+/// # let (y, groups, series) = (Axis::linear("y", 1.0, |v| v.to_string()), Vec::new(), Vec::new());
+/// # let chart = BarChart { about, x_label: "x".into(), y, groups, series };
+/// assert!(file(&chart.render()).contains("xmlns=\"http://www.w3.org/2000/svg\""));
+/// ```
+#[must_use]
+pub fn file(svg: &str) -> String {
+    let Some((head, rest)) = svg.strip_prefix("<svg").and_then(|all| all.split_once('>')) else {
+        return svg.to_owned();
+    };
+    let (style, font) = (escape(crate::STYLE.replace('\n', " ").as_str()), FONT);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\"{head}>\
+         <style>{style} svg {{ font: {font}; padding: 12px; background: var(--sheet); }}</style>{rest}\n",
+        WIDTH * 1.5
+    )
+}
 
 /// The name of a chart and its content in words, for screen readers.
 #[derive(Clone, Debug)]
@@ -65,11 +89,12 @@ pub struct About {
     pub description: String,
 }
 
-/// The sign before a name in the legend.
+/// The sign before a name in the legend, with the class of its colour.
 #[derive(Clone, Copy)]
 enum Key {
-    Line,
-    Bar,
+    Line(usize),
+    Published(usize),
+    Bar(usize),
 }
 
 /// An `<svg>` element that is being drawn.
@@ -82,8 +107,8 @@ struct Canvas {
 
 impl Canvas {
     /// Writes the head, the legend and the y axis.
-    fn new(about: &About, names: &[&str], y: &Axis, key: Key, room: f64) -> Self {
-        let places = legend(names);
+    fn new(about: &About, names: &[(&str, Key)], y: &Axis, room: f64) -> Self {
+        let places = legend(names.iter().map(|(name, _)| *name));
         let rows = places.last().map_or(0.0, |(_, row)| row + 1.0);
         let top = rows * ROW + ROW + 14.0;
         let height = top + PLOT_HEIGHT + room + BOTTOM;
@@ -96,12 +121,21 @@ impl Canvas {
             escape(&about.title),
             escape(&about.description)
         );
-        for (i, (name, (x, row))) in names.iter().zip(places).enumerate() {
+        for ((name, key), (x, row)) in names.iter().zip(places) {
             let y = row * ROW + 14.0;
-            let class = i % SERIES;
-            let _ = match key {
-                Key::Line => write!(out, "<path class=\"line s{class}\" d=\"M{x:.1} {:.1}h18\"/>", y - 4.0),
-                Key::Bar => write!(
+            let _ = match *key {
+                Key::Line(class) => {
+                    write!(out, "<path class=\"line s{class}\" d=\"M{x:.1} {:.1}h18\"/>", y - 4.0)
+                }
+                Key::Published(class) => write!(
+                    out,
+                    "<path class=\"published s{class}\" d=\"M{x:.1} {:.1}h18\"/>\
+                     <rect class=\"open s{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\"/>",
+                    y - 4.0,
+                    x + 6.5,
+                    y - 6.5
+                ),
+                Key::Bar(class) => write!(
                     out,
                     "<path class=\"bar s{class}\" d=\"M{:.1} {:.1}h12v-12h-12z\"/>",
                     x + 5.0,
@@ -171,9 +205,9 @@ fn width(text: &str) -> f64 {
 }
 
 /// Places of the series' names in the legend: x and row, wrapped to the width.
-fn legend(names: &[&str]) -> Vec<(f64, f64)> {
+fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(f64, f64)> {
     let (mut x, mut row) = (2.0, 0.0);
-    let place = |name: &&str| {
+    let place = |name: &str| {
         let width = 23.0 + width(name) + 18.0;
         if x > 2.0 && x + width > WIDTH {
             (x, row) = (2.0, row + 1.0);
@@ -182,7 +216,7 @@ fn legend(names: &[&str]) -> Vec<(f64, f64)> {
         x += width;
         at
     };
-    names.iter().map(place).collect()
+    names.map(place).collect()
 }
 
 /// Text as it may stand in an element or a quoted attribute; characters that XML doesn't allow become U+FFFD.
@@ -203,7 +237,21 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::About;
+    use super::{About, Axis, BarChart, file};
+
+    /// A program that reads SVG finds an element of SVG, and its style as one text.
+    #[test]
+    fn a_file_is_a_document_with_its_style() {
+        let (y, groups, series) = (Axis::linear("y", 1.0, plain), vec!["g".into()], Vec::new());
+        let text = file(&BarChart { about: about(), x_label: "x".into(), y, groups, series }.render());
+        let tree = roxmltree::Document::parse(&text).unwrap();
+        let root = tree.root_element();
+        assert_eq!(root.tag_name().namespace(), Some("http://www.w3.org/2000/svg"));
+        assert_eq!(root.attribute("viewBox").map(|v| v.starts_with("0 0 480 ")), Some(true));
+        let style = root.children().find(|n| n.has_tag_name("style")).unwrap();
+        assert!(style.text().unwrap().contains(".bar.s0 { fill: var(--s0); }"));
+        assert!(root.children().any(|n| n.has_tag_name("title")));
+    }
 
     pub(super) fn plain(v: f64) -> String {
         format!("{v}")
