@@ -239,7 +239,9 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                     "disturbed_share": best.disturbed,
                 })));
                 if let (Some(latencies), Some(bytes)) = (latencies.get_mut(place), bytes.get_mut(place)) {
-                    latencies.push((f64::from(size), best.latency.p50 / 1e3));
+                    // Other programs had the cores: that is no latency of this one.
+                    let p50 = if best.disturbed > DISTURBED { f64::NAN } else { best.latency.p50 };
+                    latencies.push((f64::from(size), p50 / 1e3));
                     bytes.push((f64::from(size), best.last.bytes_out));
                 }
             }
