@@ -1,15 +1,14 @@
 //! Counters of each class, where there are several: of one, those of all packets say the same.
 
-use alloc::vec;
-use alloc::vec::Vec;
-
 use super::stats::{Cause, ReframeStats};
 
-/// The packets that each class holds, and the classes of the last packets.
-#[derive(Debug, Default)]
+/// The packets that each class holds, and the classes of the last packets. What is counted of several is apart
+/// from the way of all packets, so that it costs nothing where there is one.
+#[derive(Debug)]
 pub(super) struct ByClass {
-    /// Packets held, by class. Empty where there is one class.
-    held: Vec<u32>,
+    several: bool,
+    /// Packets held, by class. Where there is one class, it says nothing.
+    held: [u32; 1 << u8::BITS],
     last_in: u8,
     last_out: u8,
 }
@@ -17,30 +16,33 @@ pub(super) struct ByClass {
 impl ByClass {
     /// For so many classes.
     pub(super) fn new(classes: usize) -> Self {
-        Self { held: if classes > 1 { vec![0; classes] } else { Vec::new() }, ..Self::default() }
+        Self { several: classes > 1, held: [0; 1 << u8::BITS], last_in: 0, last_out: 0 }
     }
 
-    /// A packet of a class has come, which begins a run of its flow or not.
-    #[inline(always)]
+    /// A packet of one of several classes has come, which begins a run of its flow or not.
+    #[inline]
     pub(super) fn came(&mut self, stats: &mut ReframeStats, class: u8, begins: bool) {
-        if !self.held.is_empty() {
-            let begins = begins || class != self.last_in;
-            self.last_in = class;
-            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
-                stats.runs_in += u64::from(begins);
-            }
+        let begins = begins || class != self.last_in;
+        self.last_in = class;
+        if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
+            stats.runs_in += u64::from(begins);
         }
     }
 
     /// A train of a class has left, which begins a run of its flow or not.
     #[inline(always)]
     pub(super) fn left(&mut self, stats: &mut ReframeStats, class: u8, begins: bool) {
-        if !self.held.is_empty() {
-            let begins = begins || class != self.last_out;
-            self.last_out = class;
-            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
-                stats.runs_out += u64::from(begins);
-            }
+        if self.several {
+            self.count_out(stats, class, begins);
+        }
+    }
+
+    #[inline(never)]
+    fn count_out(&mut self, stats: &mut ReframeStats, class: u8, begins: bool) {
+        let begins = begins || class != self.last_out;
+        self.last_out = class;
+        if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
+            stats.runs_out += u64::from(begins);
         }
     }
 
@@ -48,18 +50,24 @@ impl ByClass {
     #[inline(always)]
     pub(super) fn keep(&mut self, class: u8) {
         if let Some(held) = self.held.get_mut(usize::from(class)) {
-            *held += 1;
+            *held = held.wrapping_add(1);
         }
     }
 
     /// A train of a class is no longer held; it had so many packets.
     #[inline(always)]
     pub(super) fn let_go(&mut self, stats: &mut ReframeStats, class: u8, packets: u16, cause: Cause) {
-        if let Some(held) = self.held.get_mut(usize::from(class)) {
-            if let Some(stats) = stats.classes.get_mut(usize::from(class)) {
-                // A packet that makes its train leave was never held.
-                stats.held_max = stats.held_max.max(*held - u32::from(cause == Cause::Full));
-            }
+        if self.several {
+            self.count_gone(stats, class, packets, cause);
+        }
+    }
+
+    #[inline(never)]
+    fn count_gone(&mut self, stats: &mut ReframeStats, class: u8, packets: u16, cause: Cause) {
+        let class = usize::from(class);
+        if let (Some(held), Some(stats)) = (self.held.get_mut(class), stats.classes.get_mut(class)) {
+            // A packet that makes its train leave was never held.
+            stats.held_max = stats.held_max.max(*held - u32::from(cause == Cause::Full));
             *held -= u32::from(packets);
         }
     }
@@ -71,8 +79,10 @@ impl ByClass {
             class.runs_out = stats.runs_out;
             class.held_max = stats.held_max;
         }
-        for (class, held) in stats.classes.iter_mut().zip(&self.held) {
-            class.held_max = class.held_max.max(*held);
+        if self.several {
+            for (class, held) in stats.classes.iter_mut().zip(&self.held) {
+                class.held_max = class.held_max.max(*held);
+            }
         }
     }
 }

@@ -423,8 +423,11 @@ impl Reframe {
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
-        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, &found, new) };
-        self.by_class.came(&mut self.stats, class, begins);
+        let mut class = 0;
+        if !self.class_rules.is_empty() {
+            class = self.class_of(pool, &frame, &found, new);
+            self.by_class.came(&mut self.stats, class, begins);
+        }
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
             return;
