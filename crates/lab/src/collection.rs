@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use slipstream_report::{PageError, STYLE, Table, page};
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Verdict};
 use crate::results::{Verdicts, cell, machine};
 use crate::{LABS, Lab, Results};
 
@@ -83,8 +83,31 @@ impl Collection {
         self.ended.iter().filter_map(|e| e.outcome.as_ref().ok())
     }
 
+    fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.results().flat_map(|r| &r.findings.claims)
+    }
+
     fn verdicts(&self) -> Verdicts {
-        Verdicts::of(self.results().flat_map(|r| &r.findings.claims))
+        Verdicts::of(self.claims())
+    }
+
+    /// The verdicts in words: on what the papers say, and on our own aims.
+    fn summary(&self) -> String {
+        let of = |own: bool| Verdicts::of(self.claims().filter(|claim| is_own(claim) == own));
+        let Verdicts { reproduced, same_sign, contradicted, not_comparable } = of(false);
+        let own = of(true);
+        let failed = match self.failed().len() {
+            0 => String::new(),
+            n => format!(" {n} of {} labs failed.", self.ended.len()),
+        };
+        format!(
+            "Of the papers' claims, {reproduced} are reproduced, {same_sign} have the same sign, {contradicted} are \
+             contradicted, {not_comparable} are not comparable. Of our own aims, {} are met, {} are missed, {} \
+             are not comparable.{failed}",
+            own.reproduced,
+            own.failed(),
+            own.not_comparable
+        )
     }
 
     fn left_out(&self) -> Vec<LeftOut> {
@@ -149,20 +172,12 @@ impl Collection {
     /// # Errors
     /// Only where the template doesn't fit the results.
     pub fn index(&self) -> Result<String, PageError> {
-        let Verdicts { reproduced, same_sign, contradicted, not_comparable } = self.verdicts();
-        let failed = match self.failed().len() {
-            0 => String::new(),
-            n => format!("; {n} of {} labs failed", self.ended.len()),
-        };
         let values = Index {
             style: STYLE,
             version: env!("CARGO_PKG_VERSION"),
             machine: machine(),
             command: self.command(),
-            verdict: format!(
-                "{reproduced} claims are reproduced, {same_sign} have the same sign, {contradicted} are \
-                 contradicted, {not_comparable} are not comparable{failed}."
-            ),
+            verdict: self.summary(),
             labs: self.ended.iter().map(|e| self.row(e)).collect(),
             left_out: self.left_out(),
         };
@@ -184,11 +199,21 @@ impl Collection {
     }
 }
 
+/// Returns true for an aim of our own, about which no paper says anything.
+fn is_own(claim: &Claim) -> bool {
+    claim.paper.is_null()
+}
+
 /// A claim in the index: claim, figure, paper, here, verdict.
 fn line(claim: &Claim) -> [String; 5] {
     let paper = cell(&claim.paper);
     let figure = figure(&claim.claim).or_else(|| figure(&paper)).unwrap_or_else(|| "–".to_owned());
-    let verdict = claim.verdict.name().to_owned();
+    let verdict = match claim.verdict {
+        Verdict::Reproduced if is_own(claim) => "aim met",
+        Verdict::SameSign | Verdict::Contradicted if is_own(claim) => "aim missed",
+        verdict => verdict.name(),
+    };
+    let verdict = verdict.to_owned();
     [claim.claim.clone(), figure, paper, cell(&claim.measured), verdict]
 }
 
@@ -213,6 +238,7 @@ mod tests {
         let mut findings = Findings::default();
         findings.claims.push(Claim::number("Fig. 4b: a < b", 2.0, 2.1, 0.1, 1.0));
         findings.claims.push(Claim::number("cost", 2.0, 9.0, 0.1, 1.0));
+        findings.claims.push(Claim { paper: Value::Null, ..Claim::number("our own", 2.0, 0.5, 0.1, 1.0) });
         findings.draw(Plot {
             title: "a plot".into(),
             caption: "a caption".into(),
@@ -237,7 +263,9 @@ mod tests {
             "<code>slipstream lab nf-locality --quick</code>",
             "<code>slipstream lab --all --quick</code>",
             "no memory &lt;left&gt;</td><td>failed</td>",
-            "1 claims are reproduced, 1 have the same sign, 0 are contradicted, 0 are not comparable; 1 of 2",
+            "Of the papers&#x27; claims, 1 are reproduced, 1 have the same sign, 0 are contradicted, 0 are not",
+            "Of our own aims, 0 are met, 1 are missed, 0 are not comparable. 1 of 2 labs failed.",
+            "<td>aim missed</td>",
             "<li>live: it needs root",
         ] {
             assert!(page.contains(text), "{text}: {page}");
@@ -250,8 +278,8 @@ mod tests {
         let json = collection().json();
         assert_eq!(json["schema"], 1);
         assert_eq!(json["labs"][0]["name"], "nf-locality");
-        assert_eq!(json["labs"][0]["failed_claims"], 1);
-        assert_eq!((&json["failed_claims"], &json["failed_labs"]), (&json!(1), &json!(1)));
+        assert_eq!(json["labs"][0]["failed_claims"], 2);
+        assert_eq!((&json["failed_claims"], &json["failed_labs"]), (&json!(2), &json!(1)));
         assert_eq!(json["verdicts"]["reproduced"], 1);
         assert_eq!(json["failed"], json!([{ "name": "chain", "error": "no memory <left>" }]));
         assert_eq!(json["left_out"][0]["name"], "live");

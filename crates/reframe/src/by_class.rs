@@ -2,8 +2,8 @@
 
 use super::stats::{Cause, ReframeStats};
 
-/// The packets that each class holds, and the classes of the last packets. What is counted of several is apart
-/// from the way of all packets, so that it costs nothing where there is one.
+/// The packets that each class holds, and the classes of the last packets. What is counted of several classes
+/// is apart from the way of all packets, so that it costs nothing where there is one.
 #[derive(Debug)]
 pub(super) struct ByClass {
     several: bool,
