@@ -342,14 +342,16 @@ mod tests {
     /// Events before the start of the count happen and don't count.
     #[test]
     fn what_settles_does_not_count() {
+        clock::stand_in::set(Some(1_000_000_000_000));
         let mut pipeline = Pipeline::chain(vec![(
             "work".to_owned(),
-            Box::new(Work { interrupted: usize::MAX, batches: 0 }),
+            Box::new(Exact { interrupted: usize::MAX, batches: 0 }),
         )]);
         pipeline.heads[0].source = Box::new(paced(5e5, 100, 3_000));
         let settle = Duration::from_millis(3);
         let mut run = Driver::new(pipeline).live(LiveOptions { settle, ..LiveOptions::default() });
         let report = run.run_live(&mut |_| ControlFlow::Continue(())).unwrap();
+        clock::stand_in::set(None);
         let own = report.service_time.as_ref().unwrap();
         // A packet comes every 2 µs, and the first poll at which it counts begins up to a ms later.
         assert!((900..=1_500).contains(&own.come), "{}", own.come);

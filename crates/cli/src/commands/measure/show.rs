@@ -46,13 +46,16 @@ fn as_json(r: &Report) -> Value {
         "seed": r.seed,
         "packets": r.packets,
         "packets_skipped": r.skipped,
-        "clock_backwards": r.clock_backwards,
         "memory_bytes": r.memory_bytes,
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
         "truncated_at_byte": r.truncated_at_byte,
         "epochs": r.epochs.iter().map(EpochResult::to_json).collect::<Vec<_>>(),
     });
+    // Saved states don't tell.
+    if let (Some(packets), Some(map)) = (r.clock_backwards, all.as_object_mut()) {
+        map.insert("clock_backwards".to_owned(), packets.into());
+    }
     if let (Some((first, forgotten)), Some(map)) = (r.gaps, all.as_object_mut()) {
         map.insert("without_gap".to_owned(), first.into());
         map.insert("forgotten_flows".to_owned(), forgotten.into());
