@@ -373,26 +373,6 @@ proptest! {
         prop_assert_eq!(stats.held, 0);
     }
 
-    /// Each class counts runs of its own packets among all, and how many of them are held at once.
-    #[test]
-    fn classes_count_for_themselves(config in config(), packets in packets()) {
-        let (_, report) = run(&config, 1, &packets);
-        let twin = Twin::after(&config, &packets);
-        let key = |i: usize| Some((packets[i].flow, packets[i].kind == Kind::Udp, *twin.classes.get(&i)?));
-        let runs = |order: Vec<usize>, class: usize| {
-            let keys: Vec<_> = order.into_iter().filter_map(key).collect();
-            let begins = |at: usize| at == 0 || keys[at - 1] != keys[at];
-            (0..keys.len()).filter(|at| keys[*at].2 == class && begins(*at)).count() as u64
-        };
-        let most = |of: Option<usize>| twin.held_max.get(&of).copied().unwrap_or(0) as u32;
-        for (class, stats) in report.stats.classes.iter().enumerate() {
-            prop_assert_eq!(stats.runs_in, runs((0..packets.len()).collect(), class), "in, class {}", class);
-            prop_assert_eq!(stats.runs_out, runs(twin.out.iter().map(|o| o.1).collect(), class), "out, class {}", class);
-            prop_assert_eq!(stats.held_max, most(Some(class)), "class {}", class);
-        }
-        prop_assert_eq!(report.stats.held_max, most(None));
-    }
-
     #[test]
     fn workers_keep_the_invariants_and_repeat_themselves(config in config(), packets in packets(), workers in 2usize..5) {
         let (out, report) = run(&config, workers, &packets);
@@ -433,6 +413,30 @@ proptest! {
         };
         prop_assert_eq!(report.stats.runs_in as usize, runs((0..packets.len()).collect()));
         prop_assert_eq!(report.stats.runs_out as usize, runs(out.iter().map(|o| o.1).collect()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Each class counts runs of its own packets among all, and how many of them are held at once.
+    #[test]
+    fn classes_count_for_themselves(config in config(), packets in packets()) {
+        let (_, report) = run(&config, 1, &packets);
+        let twin = Twin::after(&config, &packets);
+        let key = |i: usize| Some((packets[i].flow, packets[i].kind == Kind::Udp, *twin.classes.get(&i)?));
+        let runs = |order: Vec<usize>, class: usize| {
+            let keys: Vec<_> = order.into_iter().filter_map(key).collect();
+            let begins = |at: usize| at == 0 || keys[at - 1] != keys[at];
+            (0..keys.len()).filter(|at| keys[*at].2 == class && begins(*at)).count() as u64
+        };
+        let most = |of: Option<usize>| twin.held_max.get(&of).copied().unwrap_or(0) as u32;
+        for (class, stats) in report.stats.classes.iter().enumerate() {
+            prop_assert_eq!(stats.runs_in, runs((0..packets.len()).collect(), class), "in, class {}", class);
+            prop_assert_eq!(stats.runs_out, runs(twin.out.iter().map(|o| o.1).collect(), class), "out, class {}", class);
+            prop_assert_eq!(stats.held_max, most(Some(class)), "class {}", class);
+        }
+        prop_assert_eq!(report.stats.held_max, most(None));
     }
 }
 
