@@ -33,6 +33,7 @@ from live_setup import SETUP
 from live_slice import SLICED
 from live_shard_operation import SHARD_OPERATION
 from live_shards import SHARDED
+from live_xdp import LIVE_XDP
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 BOTH_WAYS = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); "
@@ -446,7 +447,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SHARD_OPERATION, *SETUP, *SLICED, *FAULTS,
+          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *LIVE_XDP, *SHARDED, *SHARD_OPERATION, *SETUP, *SLICED, *FAULTS,
           *PACKAGE)
 ANYWHERE = (paced,)
 # These say how fast something went, or need both cores for it, so that nothing else may run meanwhile.

@@ -10,6 +10,7 @@ mod everyday;
 mod full_disk;
 mod help;
 mod in_and_out;
+mod interrupts;
 mod json_shape;
 mod labs;
 mod measure;
