@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use pyo3::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
 use slipstream::pipeline::{Settings, Value as SettingValue};
-use slipstream::reframe::{ClassStats, ReframeConfig, SETTINGS};
+use slipstream::reframe::{ReframeConfig, SETTINGS};
 use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 
 use crate::error::exception;
@@ -108,15 +108,8 @@ fn run(job: Job, progress: &Progress) -> anyhow::Result<Report> {
 
 fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value {
     let stats = &report.stats;
-    let total = stats.total();
     let mut result = json!({ "schema": 1, "input": ends["input"], "output": ends["output"] });
     let more = json!({
-        "packets_in": stats.packets_in,
-        "packets_out": stats.packets_out,
-        "packets_unclassified": stats.unclassified,
-        "left_inside": stats.held,
-        "flow_evictions": stats.flow_evictions,
-        "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,
         "truncated_at_byte": ends["truncated_at_byte"],
         "interrupted": report.interrupted,
@@ -125,7 +118,7 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
         "cpu_ns": report.cpu_ns,
     });
     if let (Value::Object(map), Value::Object(more)) = (&mut result, more) {
-        map.extend(total.to_json());
+        map.extend(stats.to_json());
         map.extend(more);
     }
     if let Value::Object(map) = &mut result {
@@ -137,16 +130,9 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
             map.insert("auto".into(), auto.collect());
         }
         if !config.classes.is_empty() {
-            let classes = config.class_names().zip(&stats.classes).map(|(name, stats)| class(name, stats));
+            let classes = stats.classes_to_json(config.class_names()).map(Value::Object);
             map.insert("classes".into(), classes.collect());
         }
     }
     result
-}
-
-fn class(name: &str, stats: &ClassStats) -> Value {
-    let mut class = Map::new();
-    class.insert("name".into(), name.into());
-    class.extend(stats.to_json());
-    class.into()
 }

@@ -8,7 +8,7 @@ use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::class::is_about_heavy_flows;
 use crate::regroup::Regroup;
-use crate::{AutoStats, ClassStats, Reframe, ReframeConfig, SETTINGS};
+use crate::{AutoStats, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
@@ -341,14 +341,8 @@ impl Observe for ReframeStage {
             all.filter(|(name, _)| shown.contains(&name.as_str())).collect();
         let names = self.reframe.class_names();
         if !names.is_empty() {
-            let class = |(name, stats): (&String, &ClassStats)| {
-                let mut class = serde_json::Map::new();
-                class.insert("name".into(), name.as_str().into());
-                class.extend(stats.to_json());
-                serde_json::Value::Object(class)
-            };
-            let classes = names.iter().zip(&stats.classes).map(class);
-            report.insert("classes".into(), classes.collect());
+            let classes = stats.classes_to_json(names.iter().map(String::as_str));
+            report.insert("classes".into(), classes.map(serde_json::Value::Object).collect());
         }
         if !stats.auto.is_empty() {
             report.insert("auto".into(), stats.auto.iter().map(AutoStats::report).collect());

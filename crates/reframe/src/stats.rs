@@ -307,15 +307,45 @@ impl ReframeStats {
         }
     }
 
+    /// As JSON, with the names of these counters: those of all classes together, and of the stage.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Map<alloc::string::String, serde_json::Value> {
+        let mut all = self.total().to_json();
+        all.insert("packets_in".into(), self.packets_in.into());
+        all.insert("packets_out".into(), self.packets_out.into());
+        all.insert("packets_unclassified".into(), self.unclassified.into());
+        all.insert("left_inside".into(), self.held.into());
+        all.insert("flow_evictions".into(), self.flow_evictions.into());
+        all.insert("long_probes".into(), self.long_probes.into());
+        all
+    }
+
+    /// The counters of each class as JSON, with its name in front.
+    #[cfg(feature = "std")]
+    pub fn classes_to_json<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> impl Iterator<Item = serde_json::Map<alloc::string::String, serde_json::Value>> {
+        names.into_iter().zip(&self.classes).map(|(name, stats)| {
+            let mut class = serde_json::Map::new();
+            class.insert("name".into(), name.into());
+            class.extend(stats.to_json());
+            class
+        })
+    }
+
     /// Packets a run among those that came in; `None` without packets.
     #[must_use]
     pub fn slf_in(&self) -> Option<f64> {
-        self.total().slf_in()
+        let packets: u64 = self.classes.iter().map(|c| c.packets_in).sum();
+        (self.runs_in > 0).then(|| packets as f64 / self.runs_in as f64)
     }
 
     /// Packets a run among those that went out; `None` without packets.
     #[must_use]
     pub fn slf_out(&self) -> Option<f64> {
-        self.total().slf_out()
+        let packets: u64 = self.classes.iter().map(|c| c.packets_out).sum();
+        (self.runs_out > 0).then(|| packets as f64 / self.runs_out as f64)
     }
 }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use anyhow::bail;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::io::capture::CaptureReader;
 use slipstream::new_file::is_stdout;
 use slipstream::reframe::compress::GroStats;
-use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig};
+use slipstream::reframe::{AutoStats, Cause, ReframeConfig};
 use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
 use slipstream_report::{Table, count, number, plural, time};
 use tracing::warn;
@@ -158,13 +158,6 @@ fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
     })
 }
 
-fn class_json(name: &str, stats: &ClassStats) -> Value {
-    let mut class = Map::new();
-    class.insert("name".into(), name.into());
-    class.extend(stats.to_json());
-    class.into()
-}
-
 fn as_json(
     args: &cli::Reframe,
     config: &ReframeConfig,
@@ -173,7 +166,6 @@ fn as_json(
     live: Option<&reframe_live::Live>,
 ) -> Value {
     let stats = &report.stats;
-    let total = stats.total();
     // A name on Linux is bytes, which text may show only in part.
     let inputs: Vec<_> = args.inputs.iter().map(|p| p.display().to_string()).collect();
     let input = match inputs.as_slice() {
@@ -182,15 +174,9 @@ fn as_json(
     };
     let mut result = json!({ "schema": 1, "input": input, "output": args.output.display().to_string() });
     if let Some(map) = result.as_object_mut() {
-        map.extend(total.to_json());
+        map.extend(stats.to_json());
     }
     let more = json!({
-        "packets_in": stats.packets_in,
-        "packets_out": stats.packets_out,
-        "packets_unclassified": stats.unclassified,
-        "left_inside": stats.held,
-        "flow_evictions": stats.flow_evictions,
-        "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,
         "truncated_at_byte": damage,
         "interrupted": report.interrupted,
@@ -222,12 +208,11 @@ fn as_json(
     if !config.classes.is_empty()
         && let Some(map) = result.as_object_mut()
     {
-        let mut classes: Vec<_> =
-            config.class_names().zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect();
+        let mut classes: Vec<_> = stats.classes_to_json(config.class_names()).collect();
         // The default class has no heavy flows of its own.
         for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
-            if let (Some(map), Some(flows)) = (class.as_object_mut(), flows) {
-                map.insert("heavy_flows".into(), (*flows).into());
+            if let Some(flows) = flows {
+                class.insert("heavy_flows".into(), (*flows).into());
             }
         }
         map.insert("classes".into(), classes.into());
