@@ -347,7 +347,7 @@ pub struct Hindrance {
 /// A port that several shards have together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What the stage does in the pipeline.
+    /// The part of the stage in the pipeline.
     pub role: Role,
     /// A number for what the kernel spreads over them, 1 to 65535; no other stage or process has it.
     pub group: u64,

@@ -8,9 +8,9 @@ use std::net::UdpSocket;
 #[derive(Debug)]
 pub struct Datagrams {
     socket: UdpSocket,
-    /// What the last one that went out carries.
+    /// The count of the last one that went out.
     last: u64,
-    /// What is lost.
+    /// The sum of the counts of those that are lost.
     lost: u64,
 }
 
@@ -40,8 +40,8 @@ impl Datagrams {
         result.map(drop)
     }
 
-    /// What was lost since this was last asked, as far as it is known by now of the last datagram; and the
-    /// error about that one.
+    /// The sum of the counts lost since this was last asked, as far as it is known by now of the last
+    /// datagram; and the error about that one.
     pub fn take_lost(&mut self) -> (u64, Option<io::Error>) {
         let late = self.socket.take_error().ok().flatten();
         if late.is_some() {

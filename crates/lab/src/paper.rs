@@ -47,7 +47,7 @@ impl Paper {
     /// The points of a series of a figure, in ascending order of x.
     ///
     /// # Errors
-    /// Where the file has none.
+    /// The file has no such points.
     pub(crate) fn series(self, figure: &str, series: &str) -> anyhow::Result<Vec<Mark>> {
         let all = parse(self.points().text)?;
         let these = |p: &Point| p.figure == figure && p.series == series;
@@ -62,7 +62,7 @@ impl Paper {
     /// The points of a series over those of another one at the same x.
     ///
     /// # Errors
-    /// Where the file has none.
+    /// The file has no such points.
     pub(crate) fn over(self, figure: &str, series: &str, other: &str) -> anyhow::Result<Vec<Mark>> {
         let base = self.series(figure, other)?;
         let of = |mark: Mark| {

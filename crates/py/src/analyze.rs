@@ -38,8 +38,8 @@ impl Analysis {
         self.damage.clone()
     }
 
-    /// How many packets' times lie beyond what there can be, and how many packets have none, where that is
-    /// known.
+    /// The numbers of packets whose times lie beyond what there can be, and of those that have none, if they
+    /// are known.
     #[getter]
     fn odd_times(&self) -> Option<(u64, u64)> {
         self.odd_times.map(OddTimes::pair)

@@ -59,8 +59,8 @@ pub(crate) fn damage(reader: &CaptureReader, strict: bool) -> Result<Option<(u64
     if strict { Err(found) } else { Ok(Some((found.byte, found.to_string()))) }
 }
 
-/// How many packets of a capture have other times than it gives: those that lie beyond what there can be and
-/// were moved to that bound, and those that have none.
+/// The numbers of packets of a capture that have other times than it gives: those that lie beyond what there
+/// can be and were moved to that bound, and those that have none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct OddTimes {
     clamped: u64,

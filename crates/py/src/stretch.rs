@@ -355,8 +355,8 @@ impl Packets {
         in_turn(py, &self.0, |reading| reading.damage.clone())
     }
 
-    /// How many packets' times lie beyond what there can be, and how many packets have none, once the end was
-    /// met.
+    /// The numbers of packets whose times lie beyond what there can be, and of those that have none, once the
+    /// end was met.
     #[getter]
     fn odd_times(&self, py: Python<'_>) -> (u64, u64) {
         in_turn(py, &self.0, |reading| reading.odd_times.pair())

@@ -85,7 +85,7 @@ pub struct Reframe {
     pub(super) out: Batch,
     /// No packet is in any pool: their owner has the bytes, and [`Frame::len`] is the length on the wire.
     pub(super) embedded: bool,
-    /// Where there are several classes: what is counted of each.
+    /// Counters of each class, if there are several.
     pub(super) by_class: ByClass,
     /// Of trains without classes.
     pub(super) alone: Alone,

@@ -338,7 +338,7 @@ impl Plan {
             let properties = stage.kind.properties;
             let receives = matches!(stage.role, Role::Source | Role::TwoWay);
             match (properties.sharing)(&stage.settings) {
-                // What others receive of it is handed over to them.
+                // The first shard hands over to the others what they are to receive.
                 Sharing::First if receives && shard > 0 => {
                     let null = slipstream_io::ports::NULL;
                     stage.kind = null;

@@ -100,7 +100,7 @@ pub const AF_PACKET: StageType = StageType {
     build,
 };
 
-/// What comes by the interface is spread over the sockets of a fanout group.
+/// Packets that come by the interface are spread over the sockets of a fanout group.
 fn shared(settings: &Settings, with: Shared) -> Settings {
     let settings = settings.clone();
     if with.role == Role::Sink || settings.optional_number("fanout").is_some() {

@@ -21,7 +21,7 @@ const ATTACH_XDP: u32 = 37;
 
 /// Bytes of the kernel's account of why it refuses a program.
 const LOG: usize = 64 << 10;
-/// What it is to have: what is wrong, and not each instruction (`BPF_LOG_STATS`).
+/// It is to have the errors alone, and not each instruction (`BPF_LOG_STATS`).
 const LOG_LEVEL: u32 = 4;
 
 /// The way in which an interface runs the program.

@@ -106,7 +106,7 @@ const fn network16(value: u16) -> i32 {
     u16::from_ne_bytes(value.to_be_bytes()) as i32
 }
 
-/// Where the ways through the headers lead.
+/// The labels to which the ways through the headers lead.
 #[derive(Clone, Copy)]
 struct Ends {
     /// All that there is was read.
@@ -228,7 +228,7 @@ impl Reader<'_> {
     /// Has the packet begin later by R7 bytes. If it is too short for that, it stays as it is, and the
     /// program goes on at `ends.done`. R2, R8 are new, R3 is the protocol.
     fn shift(&mut self) {
-        // What lies before the packet would be moved with its beginning, over its first bytes.
+        // Metadata before the packet would be moved with its beginning, over its first bytes.
         self.code.put([load32(R1, R6, field::DATA_META), load32(R2, R6, field::DATA)]);
         self.code.jump_if_less(R1, R2, self.ends.unread);
         self.code.put([copy(R1, R6), copy(R2, R7), call(helper::ADJUST_HEAD)]);
@@ -340,7 +340,7 @@ impl Reader<'_> {
         self.code.put([change(R0, ShiftLeft, 3), change_by(R7, Or, R0)]);
     }
 
-    /// What is read of the transport header of the protocol R3 at this place, and goes on at `ends.done`;
+    /// Reads the transport header of the protocol R3 at this place, and goes on at `ends.done`;
     /// `flags` are the packet's other [`Flags`].
     fn ports(&mut self, at: i16, flags: u8) {
         let (done, has_ports) = (self.ends.done, self.code.label());

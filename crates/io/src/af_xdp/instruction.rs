@@ -40,7 +40,7 @@ pub(super) fn copy(to: Register, from: Register) -> Instruction {
     instruction(0xbf, to, from as u8, 0, 0)
 }
 
-/// What an instruction does with the value of a register, all of whose 64 bits count.
+/// The operation of an instruction on the value of a register, all of whose 64 bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Add = 0x00,
@@ -141,7 +141,7 @@ pub(super) struct Label(usize);
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     code: Vec<Instruction>,
-    /// Where each label stands.
+    /// The place of each label.
     places: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
 }

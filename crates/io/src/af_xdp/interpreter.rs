@@ -8,7 +8,7 @@ use super::program::{COUNTER, field, helper};
 /// `XDP_REDIRECT`: the packet went to a socket.
 pub(super) const REDIRECT: u64 = 4;
 
-/// Where the parts of memory begin, by their highest bits.
+/// The beginnings of the parts of memory, by their highest bits.
 const CONTEXT: u64 = 1 << 28;
 const PACKET: u64 = 2 << 28;
 const STACK: u64 = 3 << 28;
@@ -18,7 +18,7 @@ const INVALID: u64 = (-22_i64) as u64;
 /// Bytes of the stack.
 const STACK_SIZE: usize = 512;
 
-/// What a program reads and writes.
+/// The memory that a program reads and writes.
 pub(super) struct Machine<'a> {
     packet: &'a [u8],
     context: Vec<u8>,
@@ -142,7 +142,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Where the packet begins, in bytes from where it did at first.
+    /// The beginning of the packet, in bytes from the one that it had at first.
     pub(super) fn begins(&self) -> u64 {
         self.load(CONTEXT + field::DATA as u64, 4) - PACKET
     }

@@ -10,7 +10,7 @@ use super::interpreter::{Machine, REDIRECT};
 use super::prefilter::{MOST, Prefilter};
 use super::program::{COUNTER, Only, PASS, program};
 
-/// What the program with these rules does with a packet: true if a socket gets it.
+/// Runs the program with these rules on a packet: true if a socket gets it.
 fn takes(rule: &Rule, frame: &[u8]) -> bool {
     let rules = Prefilter::new(rule).unwrap();
     let only = Only { rules: &rules, counters: 9 };
@@ -161,7 +161,7 @@ proptest! {
         expr in testing::expr(),
         frames in prop::collection::vec(frame(), 1..16),
     ) {
-        // What is printed parses to the same rule.
+        // The printed rule parses to the same one.
         let rule = Rule::parse(&expr.to_string()).unwrap();
         for frame in frames {
             let headers = classify(LinkType::Ethernet, &frame);

@@ -224,7 +224,7 @@ impl Sender {
         if self.gone {
             return;
         }
-        // What it took last before it was found gone.
+        // It may have taken something just before it was found gone.
         self.look();
         if !std::mem::replace(&mut self.gone, true) {
             let left = self.producer.left(|record| record.interface & DROPS == 0);

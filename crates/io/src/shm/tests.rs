@@ -350,7 +350,7 @@ fn packets_that_nobody_took_are_counted() {
     }
 }
 
-/// Where nobody comes until this side leaves, nothing was sent; where somebody is there, it may yet take what
+/// If nobody comes until this side leaves, nothing was sent; if somebody is there, it may yet take what
 /// lies in the ring.
 #[test]
 fn packets_for_nobody_were_not_sent() {

@@ -239,7 +239,7 @@ fn batches(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
         shares.push(share);
         times.push(ns);
     }
-    // What falls from batches of 32 on is shown as what is gained over them.
+    // The fall from batches of 32 on is shown as the gain over them.
     let over_32 = |of: &[f64]| {
         let first = of.first().copied().unwrap_or(f64::NAN);
         sizes.map(|s| s as f64).into_iter().zip(of.iter().map(move |v| first / v)).collect::<Vec<_>>()
