@@ -9,7 +9,6 @@ import struct
 import sys
 import time
 
-import netns
 from live_operation import talk
 from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
@@ -143,7 +142,7 @@ ROOM = "ring=16384, buffers=65536"
 
 
 def packet_stream(case, binary, scratch):
-    """The same from packet socket to AF_XDP, and to a packet socket."""
+    """Packets from a packet socket to AF_XDP, and to a packet socket: none lost, in order."""
     for name, out in (("af_packet to af_xdp", f"af_xdp(interface=mb, {ROOM})"), ("af_packet", "af_packet(interface=mb)")):
         passes(case, binary, scratch, name, ("af_packet(interface=ma, ring=16384)", out), PACKETS // 4, False)
 

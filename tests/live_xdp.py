@@ -9,7 +9,7 @@ import time
 
 import netns
 from live_operation import talk
-from live_ports import JSON, PACKETS, counters, ended, lazy, passes, ready, transfer
+from live_ports import JSON, PACKETS, ROOM, counters, ended, lazy, passes, ready, transfer
 from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
