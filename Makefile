@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test deps fmt clippy fuzz-check unit suite beside alone hardware hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -52,7 +52,7 @@ demo: build ## reframe the bundled trace: locality, trains, delay and futile wai
 # target/debug while the binary is built in target/release and judged by others; what they need is fetched
 # meanwhile, and who needs it waits for it. What takes times by the wall clock comes when all are done.
 test: fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc fuzz-check deps unit hardware" "build beside" "deps hardware-deps"
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deps unit hardware" "build beside" "deps hardware-deps"
 	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 
@@ -65,12 +65,7 @@ fmt: ## is the code formatted?
 clippy: ## is it free of warnings?
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# Fuzzing needs a nightly compiler and its library; whether the targets still fit the crates, any compiler and
-# a few inputs tell.
-fuzz-check: ## do the fuzz targets compile and run?
-	CARGO="$(CARGO)" ci/fuzz_some.sh
-
-unit: ## tests of the crates, those in their documentation included
+unit: ## tests of the crates, those in their documentation and some inputs of fuzz targets included
 	$(CARGO) test --workspace --locked
 
 suite: build ## tests of the binary: other readers check what it writes

@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
         input: Some("eth0"),
         output: Some("wan0"),
         sets: sets.as_ref(),
-        leave_out_unsupported: data.len() % 2 == 0,
+        leave_out_unsupported: data.len().is_multiple_of(2),
         ..IptablesOptions::new("FORWARD")
     };
     classifiers_agree(data, |text| RuleSet::parse_iptables_with(text, &how));
