@@ -1,6 +1,7 @@
 //! `slipstream reframe`: packets of a flow back to back, between two captures.
 
 use std::any::Any;
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -62,6 +63,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         Origin::records(traces)
     };
     refuse_rules(args)?;
+    refuse_a_last_input(args)?;
     let out = outlet(Output::create(&args.output, format)?, args.stamp);
     let (report, damaged);
     {
@@ -96,6 +98,26 @@ fn refuse_rules(args: &cli::Reframe) -> anyhow::Result<()> {
     let rules = rules.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
     let output = Some(args.output.as_path()).filter(|output| output.as_os_str() != "null");
     refuse_shared([("OUT", output)], rules)
+}
+
+/// Refuses to replace what may be an input that nobody meant to be the output: the last of the names that a
+/// shell makes of `*.pcap`.
+fn refuse_a_last_input(args: &cli::Reframe) -> anyhow::Result<()> {
+    let out = &args.output;
+    let has_content = || fs::metadata(out).is_ok_and(|there| there.is_file() && there.len() > 0);
+    if args.inputs.len() > 1
+        && !args.overwrite
+        && !is_stdout(out)
+        && out.as_os_str() != "null"
+        && has_content()
+    {
+        bail!(
+            "OUT {}: is there already, and of several names the last is the output, not an input; name another \
+             one behind the inputs, or replace this one with --overwrite",
+            out.display()
+        );
+    }
+    Ok(())
 }
 
 /// The byte at which the capture behind a source is damaged, if it is.

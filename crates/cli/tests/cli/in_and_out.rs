@@ -164,6 +164,45 @@ fn the_output_may_be_the_input() {
     assert_eq!(run(["analyze", text(&file), "--format", "json"]).with(0).json()["records"], 2000);
 }
 
+/// Of the names that a shell makes of `*.pcap`, the last one would be the output.
+#[test]
+fn the_last_of_several_captures_is_not_replaced_without_a_word() {
+    let dir = scratch();
+    for name in ["a.pcap", "b.pcap", "c.pcap"] {
+        fs::copy(small(), dir.path().join(name)).unwrap();
+    }
+    let reframe = |words: &[&str]| run_in(dir.path(), ["reframe"].iter().chain(words));
+    for words in [
+        &["a.pcap", "b.pcap", "c.pcap"][..],
+        &["a.pcap", "b.pcap", "./a.pcap"],
+        &["a.pcap", "b.pcap", "c.pcap", "--rules", "udp", "--preload"],
+    ] {
+        reframe(words).with(2).silent().saying(&["OUT ", "is there already", "--overwrite"]);
+        for name in ["a.pcap", "b.pcap", "c.pcap"] {
+            assert!(
+                fs::read(dir.path().join(name)).unwrap() == fs::read(small()).unwrap(),
+                "{words:?}: {name}"
+            );
+        }
+    }
+    // An input that isn't there is told before.
+    reframe(&["a.pcap", "none.pcap", "c.pcap"]).with(2).saying(&["none.pcap", "no such file"]);
+    // What holds nothing is nothing to lose.
+    fs::write(dir.path().join("empty.pcap"), "").unwrap();
+    for words in [
+        &["a.pcap", "b.pcap", "new.pcap"][..],
+        &["a.pcap", "b.pcap", "new.pcap", "--overwrite"],
+        &["a.pcap", "b.pcap", "empty.pcap"],
+        &["a.pcap", "b.pcap", "null"],
+        &["a.pcap", "b.pcap", "a.pcap", "--overwrite"],
+        &["b.pcap", "new.pcap"],
+    ] {
+        reframe(words).with(0);
+    }
+    let written = run_in(dir.path(), ["analyze", "a.pcap", "--format", "json"]).with(0).json();
+    assert_eq!(written["records"], 4000);
+}
+
 /// A name on Linux is bytes.
 #[test]
 fn names_that_are_not_text() {
