@@ -13,8 +13,10 @@ use crate::settings::{Setting, Settings};
 use crate::source::Source;
 use crate::stage::{DropReason, Stage};
 
+mod partners;
 mod types;
 
+pub use partners::{Need, Partner, lonely};
 pub use types::{RegisterError, Registry};
 
 /// A port of a stage type.
@@ -406,6 +408,8 @@ pub struct Properties {
     /// The setting that names the file or folder that is written, unless packets come from it. Where it is a
     /// text, `none` and what begins with `udp:` are no files.
     pub writes: Option<&'static str>,
+    /// Settings that have an effect only where another one is as it has to be; without, they are refused.
+    pub partners: &'static [Partner],
 }
 
 impl Properties {
@@ -436,6 +440,7 @@ impl Properties {
             asks_neighbours: |_| false,
             paired: false,
             writes: None,
+            partners: &[],
         }
     }
 }

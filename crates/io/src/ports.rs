@@ -14,7 +14,7 @@ use slipstream_core::new_file::is_stdout;
 use slipstream_core::pool::{Lengths, PacketMeta};
 use slipstream_core::port::{Port, PortError, Transmit};
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, OUT, Ports, Properties, Role, Sharing, Site, StageType,
+    BuildError, Group, IN, Made, Meets, Need, OUT, Partner, Ports, Properties, Role, Sharing, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops};
@@ -69,6 +69,7 @@ pub const PCAP: StageType = StageType {
     properties: Properties {
         drops: &[DropReason::NotSent],
         writes: Some("path"),
+        partners: &[Partner { of: &["keep"], need: Need::Given(&["rotate_size", "rotate_time"]) }],
         ..Properties::new(
             // A file is one sequence, which one core reads or writes.
             |_| Meets::Everything,

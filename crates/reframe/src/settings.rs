@@ -5,7 +5,7 @@ use std::path::Path;
 
 use slipstream_core::batch::BATCH;
 use slipstream_core::heavy::Top;
-use slipstream_core::registry::BuildError;
+use slipstream_core::registry::{BuildError, Need, Partner, lonely};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_wire::gro::Limits;
 
@@ -143,6 +143,12 @@ pub const SETTINGS: &[Setting] = &[
     .or("outer"),
 ];
 
+/// Settings about super-frames, where none are made.
+pub(crate) const PARTNERS: &[Partner] = &[Partner {
+    of: &["gro_bytes", "gro_segments", "gro_verify"],
+    need: Need::Is("compress", &["gro", "ack,gro"]),
+}];
+
 impl ReframeConfig {
     /// The configuration that the values of [`SETTINGS`] make. Files of rules in classes are relative to
     /// `base`.
@@ -159,6 +165,9 @@ impl ReframeConfig {
                 }
             }
         }
+        if let Some(error) = lonely(PARTNERS, SETTINGS, settings).next() {
+            return Err(error);
+        }
         config.budget = match settings.text("budget") {
             "" => None,
             text => {
@@ -172,6 +181,13 @@ impl ReframeConfig {
             .collect::<Result<_, _>>()
             .map_err(|e| BuildError::setting("class", e.to_string()))?;
         config.validate().map_err(|e| BuildError::stage(e.to_string()))?;
+        let usual = Self::default().top_window;
+        if config.top_window != usual && config.classes.iter().all(|class| class.top.is_none()) {
+            let fault = "`top_window` has no effect without a class `top …`";
+            return Err(
+                BuildError::setting("top_window", fault).hint("set such a class too, or leave this out")
+            );
+        }
         Ok(config)
     }
 
@@ -261,6 +277,11 @@ mod tests {
                     let other = Value::Number(if setting.name == "hold_min" { high } else { 0 });
                     let other_name = if setting.name == "hold_min" { "hold_max" } else { "hold_min" };
                     settings.with("hold", auto).with(other_name, other)
+                } else if setting.name.starts_with("gro_") {
+                    settings.with("compress", Value::Text("gro".into()))
+                } else if setting.name == "top_window" {
+                    let class = Value::Text("elephants: top 1 % => burst=64".into());
+                    settings.with("class", Value::List(vec![class]))
                 } else {
                     settings
                 };

@@ -8,6 +8,7 @@ use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::class::is_about_heavy_flows;
 use crate::regroup::Regroup;
+use crate::settings::PARTNERS;
 use crate::{AutoStats, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
@@ -33,6 +34,7 @@ pub const REFRAME: StageType = StageType {
         holds: true,
         needs_payload,
         reload: Some(RELOAD),
+        partners: PARTNERS,
         without_meeting: Some(
             "with tunnel=outer and another `admit` than adaptive a reframer needs one flow at a time",
         ),

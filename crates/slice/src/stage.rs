@@ -8,7 +8,7 @@ use crate::{
 };
 use slipstream_core::batch::BATCH;
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, Payload, Ports, Properties, Site, StageType,
+    BuildError, Group, Made, Meets, Need, Partner, Payload, Ports, Properties, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Verdict};
@@ -163,6 +163,11 @@ pub const SLICE: StageType = StageType {
     properties: Properties {
         payload: Payload::Parks,
         drops: &[MARKED],
+        partners: &[
+            Partner { of: &["remark"], need: Need::Is("marked", &["remark"]) },
+            Partner { of: &["entry_bytes"], need: Need::Is("storage", &["copy"]) },
+            Partner { of: &["tag_bits"], need: Need::Is("mode", &["keyed"]) },
+        ],
         ..Properties::new(
             // A packet is sliced or not by its own headers and length; its payload waits in the table of the
             // core that it came to.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::io::capture::CaptureReader;
 use slipstream::new_file::is_stdout;
@@ -174,7 +174,10 @@ fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
     ReframeConfig::from_settings(&args.stage.settings, Path::new("")).map_err(|error| match error.setting {
         Some(name) => {
             let option = format!("--{}", name.replace('_', "-"));
-            anyhow::Error::new(error).context(option)
+            match &error.hint {
+                Some(hint) => anyhow!("{option}: {error}; {hint}"),
+                None => anyhow::Error::new(error).context(option),
+            }
         }
         None => error.into(),
     })

@@ -149,6 +149,10 @@ fn settings_out_of_range_and_words_that_are_none() {
         ),
         (&["--admit", "adaptive", "--budget", "train=33"], &["budget = train=33", "burst = 32"]),
         (&["--budget", "delay=10us"], &["admit = adaptive"]),
+        (&["--gro-bytes", "9000"], &["--gro-bytes: `gro_bytes`", "compress = gro", "leave this out"]),
+        (&["--compress", "ack", "--gro-segments", "9"], &["--gro-segments", "compress = gro"]),
+        (&["--gro-verify"], &["--gro-verify", "compress = gro"]),
+        (&["--top-window", "64"], &["--top-window", "without a class `top …`"]),
         (
             &["--admit", "adaptive", "--budget", "delay=50us", "--class", "web: tcp port 80 => hold=20us"],
             &["class \"web\"", "hold = 20us"],

@@ -76,6 +76,7 @@ impl PlannedStage {
         }
         let mut all = defaults;
         all.0.extend(settings.0);
+        findings.extend(kind.lonely(&all).map(|e| Finding::new(&(0..1), e.message).hinted(e.hint)));
         Self {
             name: name.to_owned(),
             kind: *kind,

@@ -549,6 +549,12 @@ impl Plan {
         }
         let written = written.iter().map(|w| (w.key.replace('-', "_"), show(&w.value))).collect();
         let readable = findings.len() == before;
+        if readable {
+            for error in kind.lonely(&settings) {
+                let span = error.setting.and_then(|setting| spans.get(setting)).unwrap_or(&span);
+                findings.push(Finding::new(span, error.message).hinted(error.hint));
+            }
+        }
         PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans, readable }
     }
 }

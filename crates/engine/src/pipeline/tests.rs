@@ -1,7 +1,7 @@
 //! Errors in configurations that are wrong, and drawings of right ones.
 
 use super::*;
-use slipstream_core::settings::Literal;
+use slipstream_core::settings::{Literal, Settings, Value};
 use std::path::Path;
 
 fn errors(text: &str) -> Vec<(usize, usize, String, String)> {
@@ -532,4 +532,129 @@ fn a_file_is_written_by_one_stage() {
     let ends = Plan::from_graph("tap(path=b.pcap)", port("a.pcap"), port("b.pcap"), folder.path());
     let all = ends.unwrap_err().0;
     assert_eq!(all.iter().map(|d| d.file.as_str()).collect::<Vec<_>>(), ["graph", "out"]);
+}
+
+/// A setting without the one that it goes with: the stage, and the message.
+const LONELY: &[(&str, &str)] = &[
+    ("reframe(gro_bytes=9000)", "`gro_bytes` has no effect without compress = gro or ack,gro"),
+    ("reframe(compress=ack, gro_segments=9)", "`gro_segments` has no effect"),
+    ("reframe(gro_verify=true)", "`gro_verify` has no effect"),
+    ("reframe(top_window=64)", "`top_window` has no effect without a class `top …`"),
+    ("reframe(hold_max=1ms)", "is a bound of hold = auto"),
+    ("meter(cir=1mbps, pbs=9000)", "`pbs` has no effect without `pir`"),
+    ("meter(cir=1mbps, pir=2mbps, ebs=9000)", "`ebs` has no effect beside `pir`"),
+    ("meter(cir=1mbps, flows=9)", "`flows` has no effect without per = flow"),
+    ("router(interfaces=[\"a 10.0.0.1/24\"], reload=5s)", "`reload` has no effect without `routes`"),
+    ("router(interfaces=[\"a 10.0.0.1/24\"], icmp_rate=0, icmp_burst=9)", "`icmp_burst` has no effect"),
+    ("l2fwd(ports=[a, b], learn=false, ageing=5s)", "`ageing` has no effect without learn = true"),
+    ("flow_stats(domain=5)", "`domain` has no effect with export = none"),
+    ("slice(remark=5)", "`remark` has no effect without marked = remark"),
+    ("slice(entry_bytes=99)", "`entry_bytes` has no effect without storage = copy"),
+    ("slice(mode=paper, tag_bits=40)", "`tag_bits` has no effect without mode = keyed"),
+    ("pcap(path=x, keep=3)", "`keep` has no effect without `rotate_size` or `rotate_time`"),
+    ("paced(rate=1mpps, arrivals=poisson, burst=3)", "`burst` has no effect without arrivals = bursty"),
+    ("paced(rate=1mpps, file=x, traffic=\"size=99\")", "`traffic` has no effect beside `file`"),
+    ("firewall(rules=x, track=off, checksum=all)", "`checksum` has no effect with track = off"),
+    ("firewall(rules=x, fragments=0, fragment_timeout=5s)", "`fragment_timeout` has no effect"),
+    ("firewall(rules=x, format=rules, chain=INPUT)", "`chain` has no effect with format = rules"),
+    (
+        "balancer(service=\"192.0.2.80:80\", backends=10.1.0.1, mode=nat, source=192.0.2.9)",
+        "`source` has no effect without mode = dsr",
+    ),
+    (
+        "balancer(service=\"192.0.2.80:80\", backends=10.1.0.1, mode=nat, mtu=1400)",
+        "`mtu` has no effect without mode = dsr",
+    ),
+    (
+        "balancer(service=\"192.0.2.80:80\", backends=10.1.0.1, source=192.0.2.9, port=8080)",
+        "`port` has no effect without mode = nat",
+    ),
+];
+
+/// What has no effect is told at its place, in a graph as in a table; with its partner, or where it says what
+/// is so anyway, it isn't.
+#[test]
+fn settings_without_their_partner_are_refused() {
+    let told = |text: &str| -> Vec<_> {
+        let plan = Plan::from_toml(text, "p.toml", Path::new("")).and_then(|plan| plan.check());
+        plan.err().map(|all| all.0).unwrap_or_default()
+    };
+    for (stage, message) in LONELY {
+        let all = told(&format!("graph = 'a :: null -> {stage} -> b :: null'"));
+        let said = all.iter().filter(|d| d.error.message.contains(message)).count();
+        assert_eq!(said, 1, "{stage}: {all:#?}");
+    }
+    // The place in a table, and in a graph.
+    let table =
+        "graph = \"a :: null -> reframe -> b :: null\"\n[stage.reframe]\nburst = 8\ngro_segments = 9\n";
+    has(table, 4, 16, "`gro_segments` has no effect", "set that too, or leave this out");
+    let graph = "graph = \"a :: null -> slice(remark=5) -> splice -> b :: null\"";
+    has(graph, 1, 36, "`remark` has no effect", "set that too, or leave this out");
+    for fine in [
+        "reframe(gro_bytes=65535, gro_segments=64, gro_verify=false, top_window=4096)",
+        "reframe(compress=\"ack,gro\", gro_bytes=9000, gro_segments=9, gro_verify=true)",
+        "reframe(class=\"heavy: top 1 % => burst=64\", top_window=64)",
+        "meter(cir=1mbps, pbs=128KiB, flows=65536)",
+        "meter(cir=1mbps, pir=2mbps, pbs=9000, ebs=64KiB, per=flow, flows=9)",
+        "slice(remark=0, entry_bytes=2048, mode=paper, tag_bits=24) -> splice",
+        "slice(marked=remark, remark=5, storage=copy, entry_bytes=99, tag_bits=40) -> splice",
+        "l2fwd(ports=[a, b], learn=false, ageing=300s)",
+        "flow_stats(domain=0)",
+    ] {
+        let all = told(&format!("graph = 'a :: null -> {fine} -> b :: null'"));
+        let lonely = all.iter().any(|d| d.error.message.contains("has no effect"));
+        assert!(!lonely, "{fine}: {all:#?}");
+    }
+    // From values, as Python and the command line have them.
+    let lonely = Settings::default().with("gro_bytes", Value::Number(9000));
+    let stages = vec![("in", "null", Settings::default()), ("r", "reframe", lonely)];
+    let told = Plan::chain(&built_in(), stages, Path::new("")).unwrap_err().to_string();
+    assert!(told.contains("`gro_bytes` has no effect"), "{told}");
+}
+
+/// Of a file of our own rules, settings about iptables' files say nothing.
+#[test]
+fn settings_of_another_kind_of_rules_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("own.rules"), "allow any\n").unwrap();
+    let check = |settings: &str| {
+        let graph = format!("a :: null -> firewall(rules=own.rules{settings}) -> b :: null");
+        Plan::from_graph(&graph, None, None, dir.path()).and_then(|plan| plan.check())
+    };
+    check(", chain=FORWARD, unsupported=error").unwrap();
+    for setting in ["chain=INPUT", "in=eth0", "out=eth0", "unsupported=leave_out"] {
+        let told = check(&format!(", {setting}")).unwrap_err().to_string();
+        assert!(
+            told.contains("is about files of iptables-save, and") && told.contains("own.rules is none"),
+            "{told}"
+        );
+    }
+}
+
+/// A condition names settings that there are, and values that they can have.
+#[test]
+fn conditions_on_other_settings_can_be_met() {
+    use slipstream_core::registry::Need;
+    for kind in built_in().types() {
+        let setting = |name: &str| {
+            let found = kind.settings.iter().find(|setting| setting.name == name);
+            *found.unwrap_or_else(|| panic!("{} has no setting {name}", kind.name))
+        };
+        for partner in kind.properties.partners {
+            partner.of.iter().for_each(|name| assert_eq!(setting(name).name, *name));
+            match partner.need {
+                Need::Is(name, values) => {
+                    for value in values {
+                        let parsed = setting(name).parse(value, Path::new("")).unwrap();
+                        assert_eq!(parsed.to_string(), *value);
+                    }
+                }
+                Need::IsNot(name, value) => {
+                    assert_eq!(setting(name).parse(value, Path::new("")).unwrap().to_string(), value);
+                }
+                Need::Given(names) => names.iter().for_each(|n| assert_eq!(setting(n).default, None)),
+                Need::Without(name) => assert_eq!(setting(name).default, None),
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties, lonely};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
 use slipstream_core::text_file;
@@ -153,10 +153,18 @@ pub const FIREWALL: StageType = StageType {
         reload: Some(RELOAD),
         tables: &[STATE],
         paired: true,
+        partners: &[
+            Partner { of: &["connections", "early_drop", "checksum"], need: Need::IsNot("track", "off") },
+            Partner { of: &["fragment_bytes", "fragment_timeout"], need: Need::IsNot("fragments", "0") },
+            Partner { of: OF_IPTABLES, need: Need::IsNot("format", "rules") },
+        ],
         ..Properties::new(meets)
     },
     build,
 };
+
+/// The settings that are about files of iptables-save alone.
+const OF_IPTABLES: &[&str] = &["chain", "in", "out", "sets", "unsupported"];
 
 /// The settings that can change while a firewall runs.
 const RELOAD: Reloading = Reloading {
@@ -257,6 +265,12 @@ fn read(settings: &Settings) -> Result<(RuleSet, bool), BuildError> {
             },
         )
     } else {
+        let partners = Partner { of: OF_IPTABLES, need: Need::Is("format", &["iptables"]) };
+        if let Some(error) = lonely(&[partners], FIREWALL.settings, settings).next() {
+            let name = error.setting.unwrap_or_default();
+            let what = format!("`{name}` is about files of iptables-save, and {} is none", path.display());
+            return Err(BuildError::setting(name, what).hint("leave it out, or write format = iptables"));
+        }
         RuleSet::parse(&text)
     };
     let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;

@@ -4,7 +4,7 @@ use super::Bridge;
 use crate::mac_table::{MacTable, Station};
 use crate::{DECIDE, stage_of};
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
@@ -81,6 +81,7 @@ pub const L2FWD: StageType = StageType {
     ],
     properties: Properties {
         copies: true,
+        partners: &[Partner { of: &["ageing"], need: Need::Is("learn", &["true"]) }],
         without_meeting: Some("with learn=false the ports of stations are those that are set"),
         drops: &[
             DropReason::Malformed,

@@ -13,7 +13,7 @@ use super::watch::Watch;
 use super::{Counters, Router};
 use crate::{DECIDE, RateLimiter, stage_of};
 use slipstream_core::operate::{Operate, Reloading, Update};
-use slipstream_core::registry::{Attachment, Meets, Properties};
+use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties};
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{DropReason, Drops};
@@ -129,6 +129,10 @@ pub const ROUTER: StageType = StageType {
         attachments,
         asks_neighbours,
         reload: Some(RELOAD),
+        partners: &[
+            Partner { of: &["reload"], need: Need::Given(&["routes"]) },
+            Partner { of: &["icmp_burst"], need: Need::IsNot("icmp_rate", "0") },
+        ],
         ..Properties::new(meets)
     },
     build,

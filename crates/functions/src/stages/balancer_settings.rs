@@ -10,7 +10,7 @@ use crate::encap::Tunnel;
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, maglev, stage_of};
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, PortType, Ports, Properties, Site, StageType,
+    BuildError, Group, Made, Meets, Need, Partner, PortType, Ports, Properties, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
@@ -120,6 +120,10 @@ pub const BALANCER: StageType = StageType {
         rewrites_flows: |settings| settings.text("mode") == "nat",
         reload: Some(RELOAD),
         tables: &[AFFINITY],
+        partners: &[
+            Partner { of: &["source", "mtu"], need: Need::Is("mode", &["dsr"]) },
+            Partner { of: &["port"], need: Need::Is("mode", &["nat"]) },
+        ],
         ..Properties::new(
             // A connection's backend is remembered by its packets from the client; ICMP errors about the way
             // back ask for it.

@@ -18,7 +18,7 @@ use slipstream_core::new_file::Output;
 use slipstream_core::packet::{any_key_of, fast_key_of};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, Observe, StageError, Verdict};
 use slipstream_core::time::Nanos;
@@ -53,6 +53,7 @@ pub const FLOW_STATS: StageType = StageType {
     ],
     properties: Properties {
         writes: Some("export"),
+        partners: &[Partner { of: &["domain"], need: Need::IsNot("export", "none") }],
         without_meeting: Some("with export=udp:ADDRESS:PORT each shard exports its own flows"),
         ..Properties::new(meets)
     },

@@ -10,7 +10,7 @@ use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::packet::key_of;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
@@ -109,6 +109,11 @@ pub const METER: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        partners: &[
+            Partner { of: &["pbs"], need: Need::Given(&["pir"]) },
+            Partner { of: &["ebs"], need: Need::Without("pir") },
+            Partner { of: &["flows"], need: Need::Is("per", &["flow"]) },
+        ],
         without_meeting: Some(
             "with per=flow each flow has a bucket of its own, which needs no other shard's packets",
         ),

@@ -5,7 +5,7 @@ use crate::paced::{Clock, Cost, Paced, PacedConfig, Process};
 use crate::synth::{Synth, SynthConfig};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, OUT, Ports, Properties, Sharing, Site, StageType,
+    BuildError, Group, Made, Meets, Need, OUT, Partner, Ports, Properties, Sharing, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::units::Rate;
@@ -108,6 +108,10 @@ pub const PACED: StageType = StageType {
     ],
     properties: Properties {
         live: true,
+        partners: &[
+            Partner { of: &["burst"], need: Need::Is("arrivals", &["bursty"]) },
+            Partner { of: &["traffic"], need: Need::Without("file") },
+        ],
         // The engine's own time is that of one thread.
         sharing: |settings| if settings.text("clock") == "own" { Sharing::Not } else { Sharing::First },
         ..Properties::new(

@@ -266,11 +266,14 @@ pub(super) fn run(
     options: LiveOptions,
     seed: u64,
 ) -> anyhow::Result<(RunReport, Vec<Poll>)> {
+    let burst = match load.process {
+        Process::Bursty(burst) => format!(", burst={burst}"),
+        _ => String::new(),
+    };
     let graph = format!(
-        "in :: paced(clock={clock}, rate={:.0}pps, arrivals={}, burst={}, queue={}, batch={}, seed={seed}, {}) -> {}",
+        "in :: paced(clock={clock}, rate={:.0}pps, arrivals={}{burst}, queue={}, batch={}, seed={seed}, {}) -> {}",
         load.rate_pps,
         load.process.name(),
-        load.process.burst(),
         load.queue,
         load.batch,
         chain.traffic,
