@@ -31,6 +31,8 @@ mod proxied;
 mod read;
 mod render;
 mod schema;
+#[cfg(test)]
+mod schema_tests;
 mod shape;
 mod shards;
 mod slicing;

@@ -61,11 +61,18 @@ fn stage(kind: &StageType) -> Value {
         kind.settings.iter().map(|s| (s.name.to_owned(), setting(s))).collect();
     properties.insert("type".into(), json!({ "const": kind.name }));
     let required: Vec<&str> = kind.settings.iter().filter(|s| s.required).map(|s| s.name).collect();
+    // Names may be written with dashes, as options are. As patterns, no editor offers them.
+    let dashed = kind.settings.iter().map(|s| s.name).filter(|name| name.contains('_')).map(|name| {
+        let same = format!("#/$defs/stage_{}/properties/{name}", kind.name);
+        (format!("^{}$", name.replace('_', "-")), json!({ "$ref": same }))
+    });
+    let dashed: Map<String, Value> = dashed.collect();
     json!({
         "title": kind.name,
         "description": describe(kind.summary, kind.inputs, kind.outputs),
         "type": "object",
         "properties": properties,
+        "patternProperties": dashed,
         "required": required,
         "additionalProperties": false,
     })
@@ -106,41 +113,60 @@ fn of_kind(kind: &Kind) -> Value {
         Kind::Text(_) => of("text"),
         Kind::Address => of("address"),
         Kind::Prefix => of("prefix"),
-        Kind::List(kind) => json!({ "type": "array", "items": of_kind(kind) }),
+        // One alone is a list of one.
+        Kind::List(kind) => {
+            let one = of_kind(kind);
+            json!({ "anyOf": [{ "type": "array", "items": one }, one] })
+        }
     }
 }
 
-/// The parts that settings of a kind share.
+/// A number as people write it, and what may stand around it.
+const NUMBER: &str = r"\s*[0-9._]+([eE][+-]?[0-9]+)?\s*";
+
+/// The parts that settings of a kind share: all that is read, a text in the place of a number as well as a
+/// number in the place of a text.
 fn kinds() -> Map<String, Value> {
-    let number = |suffix: &str, title: &str| {
-        let pattern = format!("^ *[0-9._]+([eE][+-]?[0-9]+)? *{suffix}$");
-        json!({ "title": title, "anyOf": [{ "type": "integer" }, { "type": "string", "pattern": pattern }] })
-    };
-    let text = |title: &str| json!({ "title": title, "type": "string" });
+    let pattern = |unit: &str| json!({ "type": "string", "pattern": format!(r"^{NUMBER}{unit}\s*$") });
+    let number = |kind: &str, unit: &str, title: &str| json!({ "title": title, "anyOf": [{ "type": kind }, pattern(unit)] });
+    let text = |title: &str| json!({ "title": title, "type": ["string", "number", "boolean"] });
     let all = [
         (
             "time",
             json!({
                 "title": "a time with its unit, as in 64us",
-                "type": "string",
-                "pattern": r"^ *[0-9._]+([eE][+-]?[0-9]+)? *([nuµμm]?s|min)?$",
+                "anyOf": [{ "const": 0 }, pattern("([nNuUµμmM]?[sS]|[mM][iI][nN])?")],
             }),
         ),
-        ("count", number("[kKmMgG]?", "a whole number, as in 8192 or 8k")),
-        ("bytes", number("([kKmMgG]i?)?[bB]?", "a size in bytes, as in 64MiB")),
+        ("count", number("integer", "[kKmMgG]?", "a whole number, as in 8192 or 8k")),
+        ("bytes", number("number", "([kKmMgG]([iI]?[bB]))?[bB]?", "a size in bytes, as in 64MiB")),
         (
             "rate",
             json!({
                 "title": "packets or bits a second, as in 1mpps or 2.2gbps",
-                "type": "string",
-                "pattern": "^ *[0-9._]+([eE][+-]?[0-9]+)? *[kKmMgG]?([pP][pP][sS]|[bB][pP][sS]|[bB][iI][tT])$",
+                "anyOf": [pattern("[kKmMgG]?([pP][pP][sS]|[bB][pP][sS]|[bB][iI][tT])")],
             }),
         ),
-        ("share", json!({ "title": "a share", "type": "number", "minimum": 0, "maximum": 1 })),
-        ("bool", json!({ "type": "boolean" })),
-        ("rules", text("packets selected in the rule language, or @FILE")),
+        (
+            "share",
+            json!({
+                "title": "a share, 0 to 1",
+                "anyOf": [
+                    { "type": "number", "minimum": 0, "maximum": 1 },
+                    { "type": "string", "pattern": r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$" },
+                ],
+            }),
+        ),
+        (
+            "bool",
+            json!({
+                "title": "true or false",
+                "enum": [true, false, "true", "on", "yes", "false", "off", "no"],
+            }),
+        ),
+        ("rules", json!({ "title": "packets selected in the rule language, or @FILE", "type": "string" })),
         ("file", text("a file, relative to this one")),
-        ("text", json!({ "type": "string" })),
+        ("text", json!({ "type": ["string", "number", "boolean"] })),
         (
             "address",
             json!({
