@@ -183,8 +183,8 @@ pub(crate) struct Reframe {
     /// asks the ports.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
-    /// With several inputs: replace OUT though it is there already, which may be a capture that was named as
-    /// an input. A single input needs no such word.
+    /// With several inputs of the folder of OUT: replace OUT though it is there already, and may be an input
+    /// as well, the last one of *.pcap. A single input needs no such word.
     #[arg(long)]
     pub(crate) overwrite: bool,
     /// Read the whole input into memory first.

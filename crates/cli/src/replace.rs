@@ -1,6 +1,7 @@
 //! Files that appear complete or not at all.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -39,6 +40,24 @@ pub(crate) fn would_replace(option: &str, path: &Path, used: &Path) -> anyhow::E
     anyhow!("{option} {path} would replace {used}, which is in use; name another file")
 }
 
+/// Returns true if the file is a capture: its name may stand where that of a new file was forgotten, as in
+/// `--report a.pcap b.pcap`.
+fn is_capture(path: &Path) -> bool {
+    // Of pcap, in both byte orders, with microseconds and nanoseconds, and of pcapng.
+    const BEGINS: [[u8; 4]; 5] = [
+        [0xa1, 0xb2, 0xc3, 0xd4],
+        [0xd4, 0xc3, 0xb2, 0xa1],
+        [0xa1, 0xb2, 0x3c, 0x4d],
+        [0x4d, 0x3c, 0xb2, 0xa1],
+        [0x0a, 0x0d, 0x0d, 0x0a],
+    ];
+    let mut begin = [0; 4];
+    let is_file = std::fs::metadata(path).is_ok_and(|there| there.is_file());
+    is_file
+        && File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok()
+        && BEGINS.contains(&begin)
+}
+
 /// A file that is being written. It takes its name with [`Replacement::commit`], in place of any older file
 /// of that name; nothing is left of it if it comes to nothing, or a signal ends the program.
 #[derive(Debug)]
@@ -62,6 +81,12 @@ impl Replacement {
         }
         if path.is_dir() {
             bail!("{option} {}: is a directory; name a file", path.display());
+        }
+        if is_capture(path) {
+            bail!(
+                "{option} {}: is a capture, and what is written here is none; name another file, or take that away first",
+                path.display()
+            );
         }
         Ok(Self {
             to: Output::create(path).with_context(failed)?,

@@ -46,14 +46,20 @@ const SCHEMA: &str = "message flows {
 
 /// Why a Parquet file could not be written.
 #[derive(Debug, Error)]
-#[error("Parquet can't be written: {}", in_words(.0))]
-pub struct FlowFileError(#[from] ParquetError);
+#[error("Parquet can't be written: {said}")]
+pub struct FlowFileError {
+    /// What another library says of an error says it best.
+    said: String,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
 
-/// What another library says of an error says it best.
-fn in_words(error: &ParquetError) -> String {
-    match error {
-        ParquetError::External(cause) => cause.to_string(),
-        other => other.to_string(),
+impl From<ParquetError> for FlowFileError {
+    fn from(error: ParquetError) -> Self {
+        let source = match error {
+            ParquetError::External(cause) => cause,
+            other => other.into(),
+        };
+        Self { said: source.to_string(), source }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `slipstream reframe`: packets of a flow back to back, between two captures.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -105,12 +106,7 @@ fn refuse_rules(args: &cli::Reframe) -> anyhow::Result<()> {
 fn refuse_a_last_input(args: &cli::Reframe) -> anyhow::Result<()> {
     let out = &args.output;
     let has_content = || fs::metadata(out).is_ok_and(|there| there.is_file() && there.len() > 0);
-    if args.inputs.len() > 1
-        && !args.overwrite
-        && !is_stdout(out)
-        && out.as_os_str() != "null"
-        && has_content()
-    {
+    if args.inputs.len() > 1 && !args.overwrite && may_be_a_pattern(&args.inputs, out) && has_content() {
         bail!(
             "OUT {}: is there already, and of several names the last is the output, not an input; name another \
              one behind the inputs, or replace this one with --overwrite",
@@ -118,6 +114,13 @@ fn refuse_a_last_input(args: &cli::Reframe) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Returns true if a shell can have made these names of one pattern: they are of one folder, and each is
+/// another one.
+fn may_be_a_pattern(inputs: &[PathBuf], out: &Path) -> bool {
+    let names: BTreeSet<&Path> = inputs.iter().map(PathBuf::as_path).chain([out]).collect();
+    names.len() == inputs.len() + 1 && inputs.iter().all(|input| input.parent() == out.parent())
 }
 
 /// The byte at which the capture behind a source is damaged, if it is.

@@ -124,6 +124,15 @@ fn a_reader_that_goes_away_makes_nothing_right() {
     }
 }
 
+/// What went wrong is said once.
+#[test]
+fn a_full_disk_is_told_once() {
+    for option in ["--parquet", "--parquet-packets", "--report"] {
+        let ended = run(["analyze", text(small()), option, "/dev/full"]).with(2).silent();
+        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_full_stdout_is_told_as_such() {
     for words in ["list", "man", "completions bash", "analyze"] {
@@ -174,7 +183,7 @@ fn the_last_of_several_captures_is_not_replaced_without_a_word() {
     let reframe = |words: &[&str]| run_in(dir.path(), ["reframe"].iter().chain(words));
     for words in [
         &["a.pcap", "b.pcap", "c.pcap"][..],
-        &["a.pcap", "b.pcap", "./a.pcap"],
+        &["b.pcap", "a.pcap", "c.pcap"],
         &["a.pcap", "b.pcap", "c.pcap", "--rules", "udp", "--preload"],
     ] {
         reframe(words).with(2).silent().saying(&["OUT ", "is there already", "--overwrite"]);
@@ -187,6 +196,11 @@ fn the_last_of_several_captures_is_not_replaced_without_a_word() {
     }
     // An input that isn't there is told before.
     reframe(&["a.pcap", "none.pcap", "c.pcap"]).with(2).saying(&["none.pcap", "no such file"]);
+    fs::create_dir(dir.path().join("in")).unwrap();
+    let reframe = |words: &[&str]| {
+        let words = words.iter().map(|word| word.replace("../", "in/../"));
+        run_in(dir.path(), ["reframe".to_owned()].into_iter().chain(words))
+    };
     // What holds nothing is nothing to lose.
     fs::write(dir.path().join("empty.pcap"), "").unwrap();
     for words in [
@@ -194,13 +208,43 @@ fn the_last_of_several_captures_is_not_replaced_without_a_word() {
         &["a.pcap", "b.pcap", "new.pcap", "--overwrite"],
         &["a.pcap", "b.pcap", "empty.pcap"],
         &["a.pcap", "b.pcap", "null"],
-        &["a.pcap", "b.pcap", "a.pcap", "--overwrite"],
+        &["a.pcap", "b.pcap", "c.pcap", "--overwrite"],
+        // No pattern makes these names.
         &["b.pcap", "new.pcap"],
+        &["b.pcap", "b.pcap", "new.pcap"],
+        &["../b.pcap", "b.pcap", "new.pcap"],
+        &["b.pcap", "synth:packets=5", "./new.pcap"],
+        &["a.pcap", "b.pcap", "a.pcap"],
     ] {
         reframe(words).with(0);
     }
     let written = run_in(dir.path(), ["analyze", "a.pcap", "--format", "json"]).with(0).json();
     assert_eq!(written["records"], 4000);
+}
+
+/// A file that is no capture doesn't take the place of one, whose name stands where another was forgotten.
+#[test]
+fn a_capture_is_replaced_by_captures_alone() {
+    let dir = scratch();
+    for name in ["a.pcap", "b.pcap"] {
+        fs::copy(small(), dir.path().join(name)).unwrap();
+    }
+    run_in(dir.path(), ["reframe", "a.pcap", "c.pcapng"]).with(0);
+    let ng = fs::read(dir.path().join("c.pcapng")).unwrap();
+    for other in ["a.pcap", "c.pcapng"] {
+        for words in [
+            &["analyze", "--report", other, "b.pcap"][..],
+            &["analyze", "b.pcap", "--parquet", other],
+            &["analyze", "b.pcap", "--save", other],
+            &["measure", "b.pcap", "--task", "cardinality", "--save", other],
+            &["lab", "hold", "--quick", "--report", other],
+        ] {
+            run_in(dir.path(), words).with(2).silent().saying(&[other, "is a capture", "name another file"]);
+        }
+    }
+    assert!(fs::read(dir.path().join("a.pcap")).unwrap() == fs::read(small()).unwrap());
+    assert!(fs::read(dir.path().join("c.pcapng")).unwrap() == ng);
+    assert_eq!(names(dir.path()), ["a.pcap", "b.pcap", "c.pcapng"]);
 }
 
 /// A name on Linux is bytes.
