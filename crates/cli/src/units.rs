@@ -21,6 +21,12 @@ pub(crate) fn to_u32(count: Count, option: &str) -> anyhow::Result<u32> {
         .map_err(|_| anyhow::anyhow!("{option} {}: at most {} is possible", count.0, u32::MAX))
 }
 
+/// A number of packets: `4096`, `4k`.
+pub(crate) fn packets(text: &str) -> Result<usize, String> {
+    let n = text.parse::<Count>()?.0;
+    usize::try_from(n).map_err(|_| format!("{text:?} is out of range"))
+}
+
 /// A time in ns that need not be whole: `71.3ns`, `1us`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Nanoseconds(pub(crate) f64);
@@ -80,6 +86,8 @@ mod tests {
         assert_eq!("1.5us".parse(), Ok(Nanoseconds(1500.0)));
         assert_eq!("2 s".parse(), Ok(Nanoseconds(2e9)));
         assert_eq!("0".parse(), Ok(Nanoseconds(0.0)));
+        assert_eq!((packets("4096"), packets("4k")), (Ok(4096), Ok(4000)));
+        assert!(packets("many").unwrap_err().contains("a count"));
         assert_eq!("11.97mpps".parse(), Ok(Rate(11.97e6)));
         assert_eq!("1e6pps".parse(), Ok(Rate(1e6)));
         for text in ["0pps", "5", "-1mpps", "NaNpps", "infpps", "1gbps", "1e400pps", "", "pps"] {

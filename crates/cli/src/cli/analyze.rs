@@ -166,7 +166,10 @@ pub(crate) enum AnalyzeAction {
 /// Parts of a trace join by their bytes; several traces are as several of `analyze`, in the order in which
 /// they are first named. Where two parts don't join, the later one is analysed anew if the trace is there.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Examples:\n  \
+                        slipstream synth --packets 50000 big.pcap\n  \
+                        slipstream analyze --part 1/2 --save 1.part big.pcap\n  \
+                        slipstream analyze --part 2/2 --save 2.part big.pcap\n  \
                         slipstream analyze merge 1.part 2.part --format json")]
 pub(crate) struct MergeParts {
     /// Files that `analyze --save`, or `Partial.save` of the Python package, wrote.

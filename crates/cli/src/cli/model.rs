@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Format, Reporting};
-use crate::units::{Nanoseconds, Rate};
+use crate::units::{Nanoseconds, Rate, packets};
 
 /// Predict batch sizes, loss and latency of a processor that works in batches, and size it.
 #[derive(Debug, Args)]
@@ -95,10 +95,10 @@ pub(crate) struct Arrivals {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Ring {
     /// Packets that the queue holds.
-    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
+    #[arg(long, value_name = "PACKETS", default_value_t = 4096, value_parser = packets)]
     pub(crate) queue: usize,
     /// Packets that a poll takes at most.
-    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
+    #[arg(long, value_name = "PACKETS", default_value_t = 256, value_parser = packets)]
     pub(crate) batch: usize,
 }
 
@@ -242,10 +242,10 @@ pub(crate) struct Dimension {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) max_cores: u32,
     /// Queues to choose from, in packets.
-    #[arg(long, value_name = "PACKETS,…", value_delimiter = ',', default_value = "512,1024,2048,4096")]
+    #[arg(long, value_name = "PACKETS,…", value_delimiter = ',', default_value = "512,1024,2048,4096", value_parser = packets)]
     pub(crate) queues: Vec<usize>,
     /// Largest batches to choose from, in packets.
-    #[arg(long, value_name = "PACKETS,…", value_delimiter = ',', default_value = "32,64,128,256")]
+    #[arg(long, value_name = "PACKETS,…", value_delimiter = ',', default_value = "32,64,128,256", value_parser = packets)]
     pub(crate) batches: Vec<usize>,
     #[command(flatten)]
     pub(crate) reporting: Reporting,

@@ -4,11 +4,12 @@ use std::process::Command;
 
 use crate::common::{self, BINARY, Ended, run, scratch, traces};
 
-/// Every verb, as the help lists them, those of `measure`, `model` and `slice` too; the empty one is the
-/// command itself.
+/// Every verb, as the help lists them, and those of `analyze`, `measure`, `model` and `slice`; the empty one is
+/// the command itself.
 fn verbs() -> Vec<String> {
     let mut verbs = listed("");
     assert!(verbs.len() >= 5, "{verbs:?}");
+    verbs.extend(listed("analyze"));
     verbs.extend(listed("measure"));
     verbs.extend(listed("model"));
     verbs.extend(listed("slice"));
