@@ -52,6 +52,28 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// Returns true for an aim of our own, about which no paper says anything.
+    pub(crate) fn is_own(&self) -> bool {
+        self.paper.is_null()
+    }
+
+    /// The verdict in words: nobody contradicts an aim of our own, which is met or missed.
+    pub(crate) fn words(&self) -> &'static str {
+        match self.verdict {
+            Verdict::Reproduced if self.is_own() => "aim met",
+            Verdict::SameSign | Verdict::Contradicted if self.is_own() => "aim missed",
+            verdict => verdict.name(),
+        }
+    }
+
+    /// The same with the reason, where there is one.
+    pub(crate) fn words_and_reason(&self) -> String {
+        match &self.why {
+            Some(why) => format!("{}: {why}", self.words()),
+            None => self.words().to_owned(),
+        }
+    }
+
     /// A claim and the verdict on it.
     pub(crate) fn judged(
         claim: impl Into<String>,

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use slipstream_report::{PageError, STYLE, Table, page};
+use slipstream_report::{PageError, Table, page};
 
-use crate::claim::{Claim, Verdict};
+use crate::claim::Claim;
 use crate::results::{Verdicts, cell, machine};
 use crate::{LABS, Lab, Results};
 
@@ -27,7 +27,6 @@ struct Ended {
 
 #[derive(Serialize)]
 struct Index {
-    style: &'static str,
     version: &'static str,
     machine: String,
     command: String,
@@ -93,7 +92,7 @@ impl Collection {
 
     /// The verdicts in words: on what the papers say, and on our own aims.
     fn summary(&self) -> String {
-        let of = |own: bool| Verdicts::of(self.claims().filter(|claim| is_own(claim) == own));
+        let of = |own: bool| Verdicts::of(self.claims().filter(|claim| claim.is_own() == own));
         let Verdicts { reproduced, same_sign, contradicted, not_comparable } = of(false);
         let own = of(true);
         let failed = match self.failed().len() {
@@ -134,6 +133,7 @@ impl Collection {
         json!({
             "schema": 1,
             "machine": machine(),
+            "version": env!("CARGO_PKG_VERSION"),
             "command": self.command(),
             "quick": self.quick,
             "labs": self.results().map(Results::json).collect::<Vec<_>>(),
@@ -173,7 +173,6 @@ impl Collection {
     /// Only where the template doesn't fit the results.
     pub fn index(&self) -> Result<String, PageError> {
         let values = Index {
-            style: STYLE,
             version: env!("CARGO_PKG_VERSION"),
             machine: machine(),
             command: self.command(),
@@ -199,22 +198,11 @@ impl Collection {
     }
 }
 
-/// Returns true for an aim of our own, about which no paper says anything.
-fn is_own(claim: &Claim) -> bool {
-    claim.paper.is_null()
-}
-
 /// A claim in the index: claim, figure, paper, here, verdict.
 fn line(claim: &Claim) -> [String; 5] {
     let paper = cell(&claim.paper);
     let figure = figure(&claim.claim).or_else(|| figure(&paper)).unwrap_or_else(|| "–".to_owned());
-    let verdict = match claim.verdict {
-        Verdict::Reproduced if is_own(claim) => "aim met",
-        Verdict::SameSign | Verdict::Contradicted if is_own(claim) => "aim missed",
-        verdict => verdict.name(),
-    };
-    let verdict = verdict.to_owned();
-    [claim.claim.clone(), figure, paper, cell(&claim.measured), verdict]
+    [claim.claim.clone(), figure, paper, cell(&claim.measured), claim.words().to_owned()]
 }
 
 /// The figure that a text names, as in `Fig. 4b` or `Figs. 12a, 15a`: numbers with letters.
@@ -278,6 +266,8 @@ mod tests {
         let json = collection().json();
         assert_eq!(json["schema"], 1);
         assert_eq!(json["labs"][0]["name"], "nf-locality");
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!((&json["version"], &json["labs"][0]["version"]), (&json!(version), &json!(version)));
         assert_eq!(json["labs"][0]["failed_claims"], 2);
         assert_eq!((&json["failed_claims"], &json["failed_labs"]), (&json!(2), &json!(1)));
         assert_eq!(json["verdicts"]["reproduced"], 1);
@@ -299,6 +289,13 @@ mod tests {
             page.contains("<a href=\"index.html\">") && page.contains("href=\"nf-locality-1.csv\""),
             "{page}"
         );
+        // An aim of ours that is missed contradicts nobody, on the page and in the table as in the index.
+        let table = all.results().next().unwrap().table().render(None);
+        assert!(
+            page.contains("<td class=\"wrap\">aim missed</td>") && table.contains("aim missed"),
+            "{page} {table}"
+        );
+        assert!(!page.contains("contradicted") && !table.contains("contradicted"), "{page} {table}");
         let alone = all.results().next().unwrap().html().unwrap();
         assert!(!alone.contains("href="), "one page needs no other file");
     }

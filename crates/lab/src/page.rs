@@ -2,14 +2,15 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use slipstream_report::{PageError, STYLE, page};
+use slipstream_report::{PageError, page};
 
+use crate::Findings;
+use crate::claim::Claim;
 use crate::figure::Figure;
 use crate::results::{cell, tables};
 
 #[derive(Serialize)]
 struct Page<'a> {
-    style: &'static str,
     version: &'static str,
     result: &'a Value,
     claims: Vec<[String; 5]>,
@@ -40,19 +41,18 @@ struct Rows {
     rows: Vec<Vec<String>>,
 }
 
-/// The page for a result and its figures; of `lab`, with links, where it is one of several pages.
+/// The page for a result, its claims and its figures; of `lab`, with links, where it is one of several pages.
 ///
 /// # Errors
 /// Only where the template doesn't fit what it is given.
-pub(super) fn html(result: &Value, figures: &[Figure], lab: Option<&str>) -> Result<String, PageError> {
-    let list = |key: &str| result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Map<String, Value>> = list("rows").iter().filter_map(|r| r.as_object().cloned()).collect();
+pub(super) fn html(result: &Value, findings: &Findings, lab: Option<&str>) -> Result<String, PageError> {
+    let rows = result.get("rows").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<Map<String, Value>> = rows.iter().filter_map(|r| r.as_object().cloned()).collect();
     let values = Page {
-        style: STYLE,
         version: env!("CARGO_PKG_VERSION"),
         result,
-        claims: list("claims").iter().map(claim).collect(),
-        figures: figures.iter().enumerate().map(|(i, f)| figure(i, f, lab)).collect(),
+        claims: findings.claims.iter().map(claim).collect(),
+        figures: findings.figures.iter().enumerate().map(|(i, f)| figure(i, f, lab)).collect(),
         indexed: lab.is_some(),
         tables: tables(&rows)
             .into_iter()
@@ -65,14 +65,8 @@ pub(super) fn html(result: &Value, figures: &[Figure], lab: Option<&str>) -> Res
     page(include_str!("lab.html"), values)
 }
 
-fn claim(claim: &Value) -> [String; 5] {
-    let get = |key: &str| claim.get(key).unwrap_or(&Value::Null);
-    let verdict = cell(get("verdict")).replace('_', " ");
-    let verdict = match get("why") {
-        Value::Null => verdict,
-        why => format!("{verdict}: {}", cell(why)),
-    };
-    [cell(get("claim")), cell(get("paper")), cell(get("measured")), cell(get("criterion")), verdict]
+fn claim(c: &Claim) -> [String; 5] {
+    [c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), c.words_and_reason()]
 }
 
 fn figure(index: usize, figure: &Figure, lab: Option<&str>) -> Drawn {

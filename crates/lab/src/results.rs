@@ -27,6 +27,7 @@ impl Results {
             "source": lab.source,
             "what": lab.what,
             "machine": machine(),
+            "version": env!("CARGO_PKG_VERSION"),
             "command": self.command(),
             "quick": quick,
             "rows": findings.rows,
@@ -59,10 +60,7 @@ impl Results {
         t.title("Claims");
         t.prose(["", "paper", "here", "criterion", "verdict"]);
         for c in &findings.claims {
-            let verdict = match &c.why {
-                Some(why) => format!("{}: {why}", c.verdict.name()),
-                None => c.verdict.name().to_owned(),
-            };
+            let verdict = c.words_and_reason();
             t.prose([c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), verdict]);
         }
         t
@@ -73,7 +71,7 @@ impl Results {
     /// # Errors
     /// Only where the template doesn't fit the results.
     pub fn html(&self) -> Result<String, PageError> {
-        page::html(&self.json(), &self.findings.figures, None)
+        page::html(&self.json(), &self.findings, None)
     }
 
     /// The files of the results in a folder of several labs', each with its name: the page, and every figure
@@ -83,7 +81,7 @@ impl Results {
     /// Only where the template doesn't fit the results.
     pub fn files(&self) -> Result<Vec<(String, String)>, PageError> {
         let name = self.lab.name;
-        let html = page::html(&self.json(), &self.findings.figures, Some(name))?;
+        let html = page::html(&self.json(), &self.findings, Some(name))?;
         let mut files = vec![(format!("{name}.html"), html)];
         for (index, figure) in self.findings.figures.iter().enumerate() {
             let [svg, csv] = page::names(name, index);

@@ -6,13 +6,17 @@ use serde::Serialize;
 /// The style sheet of every page. Charts take their colours and type from it.
 pub const STYLE: &str = include_str!("style.css");
 
+/// The head of every page: its title, the style sheet, and the policy by which it loads and runs nothing.
+const HEAD: &str = include_str!("head.html");
+
 /// The template has no place for a value that it is given, or asks for one that it isn't given.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct PageError(#[from] minijinja::Error);
 
 /// The page that a template (Jinja2's language) makes of values. All text is escaped but for what the
-/// template calls safe: the style sheet, and charts, which escape their own text.
+/// template calls safe: the style sheet, and charts, which escape their own text. A whole page begins with
+/// `{% set page_title = "…" %}{% include "head.html" %}`, and goes on with its body.
 ///
 /// ```
 /// # #[derive(serde::Serialize)]
@@ -28,12 +32,23 @@ pub fn page(template: &str, values: impl Serialize) -> Result<String, PageError>
     let mut engine = Environment::new();
     engine.set_auto_escape_callback(|_| AutoEscape::Html);
     engine.set_undefined_behavior(UndefinedBehavior::Strict);
+    engine.add_global("style", STYLE);
+    engine.add_template("head.html", HEAD)?;
     Ok(engine.template_from_str(template)?.render(minijinja::value::Serde(values))?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::page;
+
+    #[test]
+    fn pages_share_a_head() {
+        let template = r#"{% set page_title = "a < " ~ name %}{% include "head.html" %}<body></body>"#;
+        let page = page(template, std::collections::BTreeMap::from([("name", "b & c")])).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</head>\n<body></body>"), "{page}");
+        assert!(page.contains("<title>a &lt; b &amp; c</title>") && page.contains(super::STYLE), "{page}");
+        assert!(page.contains("default-src 'none'"), "{page}");
+    }
 
     #[test]
     fn a_value_that_is_missing_is_an_error() {

@@ -10,7 +10,7 @@ mod verdict;
 
 use serde::Serialize;
 use slipstream_lab::frontier::Frontier;
-use slipstream_report::{PageError, STYLE, count, number, page, rates, share, time, visible};
+use slipstream_report::{PageError, count, number, page, rates, share, time, visible};
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
 use verdict::best_window;
 pub(crate) use verdict::verdict;
@@ -34,7 +34,6 @@ struct Page {
     title: String,
     version: &'static str,
     command: String,
-    style: &'static str,
     burst: Option<u32>,
     several: bool,
     sections: Vec<Section>,
@@ -91,7 +90,6 @@ pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, PageError> {
         title: sections.first().map(|s| s.name.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION"),
         command: ui::command_line(),
-        style: STYLE,
         burst: subjects.iter().flat_map(|s| &s.report.ip.windows).map(|w| w.burst).next(),
         several: sections.len() > 1,
         sections,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
-use slipstream_report::{STYLE, number, page};
+use slipstream_report::{number, page};
 
 use super::Figure;
 use crate::replace::Replacement;
@@ -17,7 +17,6 @@ pub(crate) struct Page {
     verdict: String,
     version: &'static str,
     command: String,
-    style: &'static str,
     figures: Vec<Figure>,
 }
 
@@ -85,7 +84,6 @@ impl Page {
             verdict: verdict.to_owned(),
             version,
             command: ui::command_line(),
-            style: STYLE,
             figures: Vec::new(),
         }
     }
