@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     0  magic (8), version (4), bytes of a ring (8, at 16)          written once, by the side that comes first
-//!   128  side 0: whether it has joined (4)
+//!   128  side 0: whether it has joined (4): 1, or 2 where nobody may any more
 //!   256  side 1: the same
 //!   512  ring from side 0 to side 1: tail (8), producer closed (4)   written by the producer
 //!   640                              head (8), consumer closed (4)   written by the consumer

@@ -306,10 +306,10 @@ impl Sender {
     }
 
     /// This process is about to leave: what lies in the ring is not sent, unless somebody is there to take
-    /// it.
+    /// it. Nobody comes from now on.
     pub fn leave(&mut self) {
         self.close();
-        if self.producer.abandoned() || self.session.peer() != Peer::There {
+        if self.producer.abandoned() || self.session.shut() != Peer::There {
             self.give_up();
         }
     }

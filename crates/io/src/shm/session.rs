@@ -6,15 +6,24 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::Duration;
 
 use super::Options;
 use super::error::ShmError;
 use super::layout::{self, Found, SETUP_LOCK, Side};
 use super::memory::{self, Memory};
 use super::ring::{Consumer, Damage, Producer};
+use slipstream_core::stop::Stopped;
 
 /// Times that a process that leaves tries to be the only one that comes or goes, a millisecond apart.
 const LEAVING: u32 = 50;
+/// In the place of a side's mark: nobody may take it any more, since the process at the other side is about
+/// to leave.
+const SHUT: u32 = 2;
+/// Times that a process that comes looks whether such a one is gone, and the pause in between.
+const GOING: u32 = 2000;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A process's side of the file; its lock goes when this does.
 #[derive(Debug)]
@@ -42,6 +51,7 @@ impl Session {
         layout::check_size(options.ring)?;
         let path = options.path.as_path();
         let failed = |what| move |error| ShmError::System { path: path.to_owned(), what, error };
+        let mut looks = 0;
         loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -65,20 +75,24 @@ impl Session {
             if !is_at(&file, path) {
                 continue;
             }
-            let joined = Self::take_side(file, path, options.ring);
-            if let Ok((session, ..)) = &joined {
+            if let Some((session, consumer, producer)) = Self::take_side(file, path, options.ring)? {
                 memory::unlock(&session.file, SETUP_LOCK).map_err(failed("unlocking"))?;
+                return Ok((session, consumer, producer));
             }
-            return joined;
+            looks += 1;
+            if looks >= GOING || Stopped::check().is_err() {
+                return Err(ShmError::Over(path.to_owned()));
+            }
+            sleep(PAUSE);
         }
     }
 
-    /// The same while nobody else does it.
+    /// The same while nobody else does it; none where the process at the other side is about to leave.
     fn take_side(
         mut file: File,
         path: &Path,
         ring: u64,
-    ) -> Result<(Arc<Self>, Consumer, Producer), ShmError> {
+    ) -> Result<Option<(Arc<Self>, Consumer, Producer)>, ShmError> {
         let failed = |what| move |error| ShmError::System { path: path.to_owned(), what, error };
         let mut taken = None;
         for side in Side::BOTH {
@@ -108,12 +122,16 @@ impl Session {
         let memory = Arc::new(memory);
         let (out, back) = (side.ring(ring), side.other().ring(ring));
         let session = Self { file, path: path.to_owned(), memory: Arc::clone(&memory), side };
-        if session.mark(side).is_none_or(|m| m.swap(1, Ordering::AcqRel) != 0) {
-            return Err(ShmError::Over(path.to_owned()));
+        let over = || ShmError::Over(path.to_owned());
+        match session.mark(side).ok_or_else(over)?.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {}
+            Err(SHUT) => return Ok(None),
+            Err(_) => return Err(over()),
         }
         let (consumer, producer) =
             (Consumer::new(Arc::clone(&memory), back), Producer::new(Arc::clone(&memory), out));
-        Ok((Arc::new(session), consumer, producer))
+        Ok(Some((Arc::new(session), consumer, producer)))
     }
 
     fn mark(&self, side: Side) -> Option<&std::sync::atomic::AtomicU32> {
@@ -123,13 +141,24 @@ impl Session {
     /// Finds the state of the other side. Costs a system call.
     pub(super) fn peer(&self) -> Peer {
         let other = self.side.other();
-        if self.mark(other).is_none_or(|m| m.load(Ordering::Acquire) == 0) {
+        if self.mark(other).is_none_or(|m| matches!(m.load(Ordering::Acquire), 0 | SHUT)) {
             return Peer::Awaited;
         }
         match memory::locked_elsewhere(&self.file, other.lock()) {
             Ok(false) => Peer::Left,
             // A lock that can't be asked about is taken for one that holds.
             Ok(true) | Err(_) => Peer::There,
+        }
+    }
+
+    /// This process is about to leave, and nobody comes any more who has not come by now; finds the state of
+    /// the other side, which stays [`Awaited`](Peer::Awaited) if it is.
+    pub(super) fn shut(&self) -> Peer {
+        let mark = self.mark(self.side.other());
+        let shut = mark.map(|m| m.compare_exchange(0, SHUT, Ordering::AcqRel, Ordering::Acquire));
+        match shut {
+            Some(Ok(_) | Err(SHUT)) => Peer::Awaited,
+            _ => self.peer(),
         }
     }
 
@@ -162,7 +191,7 @@ impl Drop for Session {
         // session begins anew in it.
         let alone_at_it = (0..LEAVING).any(|n| {
             if n > 0 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                sleep(Duration::from_millis(1));
             }
             matches!(memory::lock(&self.file, SETUP_LOCK), Ok(true))
         });

@@ -368,6 +368,25 @@ fn packets_for_nobody_were_not_sent() {
     }
 }
 
+/// Who comes while the other side is about to leave, having counted what is in the ring as not sent, takes
+/// none of it: a session of its own begins when that side is gone.
+#[test]
+fn nobody_takes_what_was_counted_as_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (receiver, mut sender) = options(&dir).open().unwrap();
+    (0..7).for_each(|n| assert!(sender.send(&frame(b"for whom", n))));
+    sender.leave();
+    assert_eq!(sender.counts().never_taken, 7);
+    let options = options(&dir);
+    let comes = std::thread::spawn(move || options.open().unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!comes.is_finished(), "somebody has come, and may take what was not sent");
+    drop((receiver, sender));
+    let (mut other, _back) = comes.join().unwrap();
+    assert_eq!(poll(&mut other, 0).unwrap().len(), 0);
+    assert!(!other.ended());
+}
+
 fn with_file(change: impl FnOnce(&mut File)) -> ShmError {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shm");
