@@ -25,10 +25,17 @@ pub type Preparation = Box<dyn FnOnce() -> Result<(Update, String), String> + Se
 pub struct Reloading {
     /// Their names.
     pub settings: &'static [&'static str],
+    /// The names of ports that a stage of these settings has because of them: they can't change.
+    pub ports: fn(&Settings) -> Vec<String>,
     /// Returns true if they name files, whose contents may have changed where the settings have not.
     pub reads_files: fn(&Settings) -> bool,
     /// Reads them, and whatever files they name, and makes what [`Operate::update`] takes. It may take long.
     pub make: fn(&Settings, &Site<'_>) -> Result<Update, BuildError>,
+}
+
+impl Reloading {
+    /// No names of ports come from the settings.
+    pub const NO_PORTS: fn(&Settings) -> Vec<String> = |_| Vec::new();
 }
 
 /// A table of a stage type.

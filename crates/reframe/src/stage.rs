@@ -102,6 +102,7 @@ const RELOAD: Reloading = Reloading {
         "gro_verify",
         "tcp_order",
     ],
+    ports: Reloading::NO_PORTS,
     reads_files: |settings| {
         settings.rules_file("bypass").is_some() || settings.texts("class").any(|class| class.contains('@'))
     },

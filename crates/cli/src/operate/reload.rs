@@ -2,7 +2,7 @@
 //! between two packets; or refused whole.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -16,6 +16,8 @@ use crate::log::LIVE;
 
 /// Longest wait for the data path to take what is new.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause between two looks whether a reload is over.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Why a reload is refused where it doesn't.
 const NOT_TAKEN: &str = "the data path did not take the new settings";
 
@@ -100,6 +102,19 @@ impl Operation {
         let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
         *self.plan() = new;
         Ok(Reloaded { changes, stages: stages.into_iter().next().unwrap_or_default() })
+    }
+
+    /// Keeps reloads away as long as the result is kept; none where one is under way for longer than this.
+    pub(super) fn alone(&self, patience: Duration) -> Option<MutexGuard<'_, ()>> {
+        let until = slipstream::clock::now() + patience;
+        loop {
+            match self.reloading.try_lock() {
+                Ok(alone) => return Some(alone),
+                Err(TryLockError::Poisoned(alone)) => return Some(alone.into_inner()),
+                Err(TryLockError::WouldBlock) if slipstream::clock::now() >= until => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(AGAIN),
+            }
+        }
     }
 
     /// Returns true if all of these stages, which are those of the shards in turn, answer in time.

@@ -230,6 +230,8 @@ impl Operation {
         if self.operator.shards() < shards {
             bail!("the pipeline has ended, or has not begun on all shards");
         }
+        // What a reload is about to change is not made of what was before.
+        let _alone = self.alone(patience.left()).context("a reload is under way; nothing was done")?;
         let _attention = self.operator.attention();
         let mut prepared = Vec::new();
         for shard in 0..shards {
@@ -414,6 +416,21 @@ mod tests {
             assert_eq!(weights(), vec![0; shards]);
             running.end();
         }
+    }
+
+    /// What a reload makes of a stage is not undone by an action that was made of what was before: it waits
+    /// for the reload, for a while.
+    #[test]
+    fn an_action_waits_for_a_reload() {
+        let running = Running::new(BALANCED, 1);
+        let reload = running.operation.alone(LONG).unwrap();
+        let why = running.operation.try_act("drain", "b", "10.0.0.1", short()).unwrap_err();
+        assert!(why.to_string().contains("a reload is under way"), "{why}");
+        assert_eq!(running.weight(0), 1);
+        drop(reload);
+        running.operation.try_act("drain", "b", "10.0.0.1", Patience::new(LONG)).unwrap();
+        assert_eq!(running.weight(0), 0);
+        running.end();
     }
 
     /// Sessions that were found, and were to be taken out, stay when the data path goes on.

@@ -380,6 +380,62 @@ fn rules_of_a_bypass_are_read_anew() {
     }
 }
 
+/// A switch goes by the rules that its file has now, and by another order of its ports.
+#[test]
+fn rules_of_a_switch_are_read_anew() {
+    let dir = scratch();
+    let (config, rules) = (dir.path().join("run.toml"), dir.path().join("rules"));
+    let write = |ports: &str| {
+        let graph = "in -> sw; sw[web] -> c; sw[rest] -> d; sw[other] -> e; c -> out; d -> out; e -> out";
+        let text = format!(
+            "graph = '{graph}'\n[stage.in]\ntype = 'paced'\nrate = '2kpps'\ntraffic = 'flows=1'\n\
+             [stage.sw]\ntype = 'switch'\nports = [{ports}]\n[stage.c]\ntype = 'counter'\n\
+             [stage.d]\ntype = 'counter'\n[stage.e]\ntype = 'counter'\n[stage.out]\ntype = 'null'\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write("'web: @rules', 'rest: any'");
+    fs::write(&rules, "any\n").unwrap();
+    let running = Running::start(dir.path(), &[text(&config)]);
+    let goes_to = |wanted: &str| {
+        let packets = || {
+            let report = running.ctl(&["report"]).with(0).json();
+            let stages = report["report"]["stages"].as_array().unwrap().clone();
+            ["c", "d", "e"].map(|name| {
+                let stage = stages.iter().find(|stage| stage["name"] == name).unwrap();
+                stage["counters"]["packets_counted"].as_u64().unwrap()
+            })
+        };
+        let before = packets();
+        sleep(Duration::from_millis(200));
+        let after = packets();
+        let went: Vec<&str> = ["c", "d", "e"]
+            .into_iter()
+            .zip(before.iter().zip(after))
+            .filter(|(_, (a, b))| **a < *b)
+            .map(|(n, _)| n)
+            .collect();
+        assert_eq!(went, [wanted]);
+    };
+    goes_to("c");
+    fs::write(&rules, "none\n").unwrap();
+    assert_eq!(running.ctl(&["reload"]).with(0).json()["stages"], serde_json::json!(["sw"]));
+    goes_to("d");
+    write("'rest: none', 'web: none'");
+    assert_eq!(running.ctl(&["reload"]).with(0).json()["changes"], serde_json::json!(["sw.ports"]));
+    goes_to("e");
+    write("'rest: any', 'web: any'");
+    running.ctl(&["reload"]).with(0);
+    goes_to("d");
+    write("'rest: any', 'www: any'");
+    running.ctl(&["reload"]).with(2).saying(&["the ports of `sw` can't change", "rest, web"]);
+    fs::write(&rules, "prot\n").unwrap();
+    write("'rest: any', 'web: @rules'");
+    running.ctl(&["reload"]).with(2).saying(&["rules", "line 1"]);
+    goes_to("d");
+    running.stop().with(0);
+}
+
 /// A process that is killed while packets wait for it in shared memory took some of them, and the others were
 /// not sent; each is in one of the two accounts, of the report and of the control socket's.
 #[test]

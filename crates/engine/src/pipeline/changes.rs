@@ -47,8 +47,25 @@ impl Plan {
                     changes.push(Change { stage: stage.name.clone(), setting });
                     continue;
                 }
-                let message = format!("`{setting}` of `{}` can't change while the pipeline runs", stage.name);
+                let mut message =
+                    format!("`{setting}` of `{}` can't change while the pipeline runs", stage.name);
+                if let [Some(before), Some(after)] = [old, stage].map(|s| s.settings.rules_file(setting))
+                    && before == after
+                {
+                    message += &format!(", and the rules in {} have", after.display());
+                }
                 findings.push(restart(Finding::new(&new.setting_span(stage, Some(setting)), message)));
+            }
+            let ports = stage.kind.properties.reload.map(|reload| reload.ports);
+            let [before, after] = [old, stage].map(|s| {
+                let mut names = ports.map_or_else(Vec::new, |ports| ports(&s.settings));
+                names.sort();
+                names
+            });
+            if before != after {
+                let (name, names) = (&stage.name, before.join(", "));
+                let message = format!("the ports of `{name}` can't change while the pipeline runs: {names}");
+                findings.push(restart(Finding::new(&stage.span, message)));
             }
         }
         new.fail_on(findings)?;
@@ -178,6 +195,34 @@ mod tests {
         assert!(matches!(all.as_slice(), [(1, why)] if why.contains("`in` is a `null`")), "{all:?}");
         let all = refused(OLD, &format!("context = \"off\"\n{OLD}"));
         assert!(matches!(all.as_slice(), [(1, why)] if why.contains("flow contexts")), "{all:?}");
+    }
+
+    /// A switch keeps its ports. Rules in a file that has changed are a change, or are said not to be
+    /// possible.
+    #[test]
+    fn ports_of_a_switch_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = dir.path().join("rules.txt");
+        std::fs::write(&rules, "udp\n").unwrap();
+        let with = |ports: &str| {
+            format!(
+                "graph = 'in :: null -> s :: switch; s[a] -> c :: counter -> out :: null; s[other] -> out'\n\
+                 [stage.s]\nports = [{ports}]\n[stage.c]\nrules = '@{}'\n",
+                rules.display()
+            )
+        };
+        let old = with("'a: tcp', 'b: udp'");
+        let changes = plan(&old).changes(&plan(&with("'b: udp port 53', 'a: tcp'"))).unwrap();
+        assert_eq!(changes, [Change { stage: "s".into(), setting: "ports" }]);
+        let all = refused(&old, &with("'a: tcp', 'c: udp'"));
+        assert!(
+            matches!(all.as_slice(), [(_, why)] if why.contains("the ports of `s` can't change") && why.contains("a, b")),
+            "{all:?}"
+        );
+        let before = plan(&old);
+        std::fs::write(&rules, "tcp\n").unwrap();
+        let why = before.changes(&plan(&old)).unwrap_err().to_string();
+        assert!(why.contains("`rules` of `c` can't change") && why.contains("rules.txt have"), "{why}");
     }
 
     #[test]

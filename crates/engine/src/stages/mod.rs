@@ -5,6 +5,7 @@ mod plumbing;
 #[cfg(test)]
 mod reasons;
 mod reframe;
+mod switch;
 mod vlan;
 
 pub(crate) use reframe::with_heavy_flows;

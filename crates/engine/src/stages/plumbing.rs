@@ -1,14 +1,14 @@
-//! Stages that lead packets about: counter, discard, limit, switch, tap, tee.
+//! Stages that lead packets about: counter, discard, limit, tap, tee; and the type of [`switch`].
 
 use std::path::Path;
 
+use super::switch;
 use slipstream_core::batch::Batch;
 use slipstream_core::flow_context::FlowUse;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::packet::headers_of;
 use slipstream_core::port::Transmit;
-use slipstream_core::reads::Reads;
 use slipstream_core::registry::{
     BuildError, Group, IN, Made, Meets, OUT, PortType, Ports, Properties, Site, StageType,
 };
@@ -125,12 +125,13 @@ pub(super) const SWITCH: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        reload: Some(switch::RELOAD),
         ..Properties::new(
             // The rules read a packet's own headers.
             |_| Meets::Nothing,
         )
     },
-    build: switch,
+    build: switch::build,
 };
 
 pub(super) const TAP: StageType = StageType {
@@ -312,75 +313,6 @@ impl NetworkFunction for Limit {
 }
 
 impl Observe for Limit {}
-
-fn switch(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let mut names: Vec<String> = Vec::new();
-    let mut rules = Vec::new();
-    for text in settings.texts("ports") {
-        let wrong = |what: String| BuildError::setting("ports", format!("{text:?}: {what}"));
-        let Some((name, rule)) = text.split_once(':') else {
-            return Err(wrong("no name".into()).hint("write \"NAME: RULE\", as in \"dns: udp port 53\""));
-        };
-        let (name, rule) = (name.trim(), rule.trim());
-        if names.iter().any(|n| n == name) || name == "other" || name.is_empty() {
-            return Err(
-                wrong("the name is taken".into()).hint("give each port its own; `other` is for the rest")
-            );
-        }
-        let rule = match rule.strip_prefix('@') {
-            Some(file) => Rule::parse_file(site.base.join(file)).map_err(|e| wrong(e.to_string()))?,
-            None => Rule::parse(rule).map_err(|e| wrong(e.to_string()))?,
-        };
-        names.push(name.to_owned());
-        rules.push(rule);
-    }
-    if names.is_empty() || names.len() >= usize::from(Verdict::MAX_PORTS) {
-        return Err(BuildError::setting("ports", "1 to 127 ports are possible"));
-    }
-    names.push("other".into());
-    let reads = rules.iter().fold(Reads::KEY, |reads, rule| reads.and(rule.reads()));
-    Ok(Made::WithPorts(stage_of(Switch { rules, reads }, settings), names))
-}
-
-#[derive(Debug)]
-struct Switch {
-    rules: Vec<Rule>,
-    reads: Reads,
-}
-
-impl NetworkFunction for Switch {
-    type Decision = Verdict;
-    type Lookahead = ();
-
-    fn reads(&self) -> Reads {
-        self.reads
-    }
-
-    fn flow_use(&self) -> FlowUse {
-        FlowUse::PASSES
-    }
-
-    fn look_ahead(&mut self, _: &Context<'_>, _: &Frame, (): &mut ()) {}
-
-    fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, (): &()) -> Verdict {
-        let other = Verdict::port(self.rules.len() as u8);
-        let len = fx.cx.pool.meta(first.buf).original_len;
-        let Some(headers) = headers_of(fx.cx, first) else { return other };
-        self.rules.iter().position(|r| r.matches(&headers, len)).map_or(other, |i| Verdict::port(i as u8))
-    }
-
-    fn apply(
-        &mut self,
-        _: &mut FunctionContext<'_, '_>,
-        port: &Verdict,
-        _: &mut [Frame],
-        verdicts: &mut [Verdict],
-    ) {
-        verdicts.fill(*port);
-    }
-}
-
-impl Observe for Switch {}
 
 fn tap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let rules = settings.rules("rules");

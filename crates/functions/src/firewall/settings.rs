@@ -181,6 +181,7 @@ const RELOAD: Reloading = Reloading {
         "replies",
         "other",
     ],
+    ports: Reloading::NO_PORTS,
     reads_files: |_| true,
     make: |settings, _| {
         let (rules, iptables) = read(settings)?;

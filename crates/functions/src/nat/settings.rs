@@ -264,6 +264,7 @@ const RELOAD: Reloading = Reloading {
         "icmp_timeout",
         "routed",
     ],
+    ports: Reloading::NO_PORTS,
     reads_files: |_| false,
     make: |settings, site| {
         let config = config(settings, site)?;

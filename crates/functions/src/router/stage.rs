@@ -160,6 +160,7 @@ fn attachments(settings: &Settings) -> Option<Vec<Attachment>> {
 /// behind it translate others than before.
 const RELOAD: Reloading = Reloading {
     settings: &["routes", "reload", "proxy", "icmp_rate", "icmp_burst"],
+    ports: Reloading::NO_PORTS,
     reads_files: |_| true,
     make: |settings, site| {
         let interfaces: Arc<[Interface]> = all_interfaces(settings, site)?.into();

@@ -50,8 +50,17 @@ pub struct BalancerStage {
     fragmented: u64,
     fragments_made: u64,
     balanced: Vec<u64>,
+    /// Weights by the settings, to which backends come back.
+    weights: Vec<(IpAddr, u32)>,
     /// The connection that the last decision was about.
     asked: Asked,
+}
+
+/// The weights of the backends on the list.
+fn weights(balancer: &Balancer) -> Vec<(IpAddr, u32)> {
+    let all = balancer.backends();
+    let listed = balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
+    listed.map(|backend| (backend.address, backend.weight)).collect()
 }
 
 /// Subject of a decision.
@@ -104,6 +113,7 @@ impl BalancerStage {
     pub fn new(balancer: Balancer, service: SocketAddr, protocol: u8, mode: Mode) -> Self {
         Self {
             balanced: vec![0; balancer.backends().len()],
+            weights: weights(&balancer),
             balancer,
             service,
             protocol,

@@ -14,7 +14,7 @@ use slipstream_core::time::Nanos;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use super::settings::{backends, mode, service};
-use super::{BalancerStage, Mode};
+use super::{BalancerStage, Mode, weights};
 use crate::balancer::{Backend, Backends};
 use crate::maglev;
 
@@ -29,6 +29,7 @@ const NARROW: u64 = u64::MAX;
 /// The settings that can change while a balancer runs.
 pub(super) const RELOAD: Reloading = Reloading {
     settings: &["backends", "idle", "mtu"],
+    ports: Reloading::NO_PORTS,
     reads_files: |_| false,
     make: |settings, _| {
         let backends = backends(settings)?;
@@ -98,6 +99,9 @@ impl BalancerStage {
         let BalancerUpdate { backends, mode } = update;
         self.balancer.update(backends);
         self.balanced.resize(self.balancer.backends().len(), 0);
+        if mode.is_some() {
+            self.weights = weights(&self.balancer);
+        }
         if let (Mode::Dsr(old), Some(Mode::Dsr(new))) = (&mut self.mode, mode) {
             let Some(any) = new.first().copied() else { return };
             // Nobody is sent by the tunnels of those that are gone.
@@ -111,7 +115,7 @@ impl BalancerStage {
     }
 
     /// Makes the list in which a backend is changed.
-    fn changed(&self, on: &str, change: impl Fn(&mut Backend)) -> Result<Vec<Backend>, String> {
+    fn changed(&self, on: &str, mut change: impl FnMut(&mut Backend)) -> Result<Vec<Backend>, String> {
         let wanted: IpAddr = on.parse().map_err(|_| format!("{on:?} is no address"))?;
         let all = self.balancer.backends();
         let listed = self.balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
@@ -151,19 +155,25 @@ impl Operate for BalancerStage {
     }
 
     fn act(&self, action: &str, on: &str) -> Result<Preparation, String> {
-        let (list, done) = match action {
-            "drain" => (
-                self.changed(on, |b| b.weight = 0)?,
-                format!("{on} gets no new connections, and keeps those that it has"),
-            ),
-            "down" => (self.changed(on, |b| b.healthy = false)?, format!("{on} gets no packets any more")),
-            "up" => (
-                self.changed(on, |b| (b.weight, b.healthy) = (b.weight.max(1), true))?,
-                format!("{on} gets its share of new connections"),
-            ),
+        let mut is_down = false;
+        let list = match action {
+            "drain" => self.changed(on, |b| (b.weight, is_down) = (0, !b.healthy))?,
+            "down" => self.changed(on, |b| b.healthy = false)?,
+            "up" => self.changed(on, |b| {
+                // One that was drained has the weight of before again.
+                let known = self.weights.iter().find(|(address, _)| *address == b.address);
+                let weight = if b.weight > 0 { b.weight } else { known.map_or(1, |(_, weight)| *weight) };
+                (b.weight, b.healthy) = (weight.max(1), true);
+            })?,
             _ => {
                 return Err(format!("`{action}` is nothing that a balancer does; there are drain, down, up"));
             }
+        };
+        let done = match action {
+            "drain" if is_down => format!("{on} gets no new connections; it is down, and has none"),
+            "drain" => format!("{on} gets no new connections, and keeps those that it has"),
+            "down" => format!("{on} gets no packets any more"),
+            _ => format!("{on} gets its share of new connections"),
         };
         let (size, idle) = (self.balancer.size(), self.balancer.idle());
         Ok(Box::new(move || {
@@ -192,6 +202,40 @@ mod tests {
     fn list(backends: &[u8]) -> Vec<Backend> {
         let one = |n: &u8| Backend { address: IpAddr::from([10, 1, 0, *n]), weight: 1, healthy: true };
         backends.iter().map(one).collect()
+    }
+
+    /// A backend that was drained comes back with the weight that the settings give it, those of the last
+    /// reload.
+    #[test]
+    fn a_drained_backend_comes_back_with_its_weight() {
+        let weighted = |weight| list(&[1, 2]).into_iter().map(move |b| Backend { weight, ..b }).collect();
+        let (config, any) = (
+            BalancerConfig { places: maglev::SMALL, connections: 512, idle: 1_000_000_000, seed: 1 },
+            Nanos(0),
+        );
+        let mode = || {
+            let (service, protocol) = (([192, 0, 2, 80].into(), 80), 6);
+            Mode::Nat(crate::balancer::NatMode { protocol, service, port: 80 })
+        };
+        let balancer = Balancer::new(&config, weighted(3)).unwrap();
+        let mut stage = BalancerStage::new(balancer, "192.0.2.80:80".parse().unwrap(), 6, mode());
+        let act = |stage: &mut BalancerStage, action: &str| {
+            let (update, done) = stage.act(action, "10.1.0.2").unwrap()().unwrap();
+            stage.update(update, any);
+            let of = |b: &&Backend| b.address == IpAddr::from([10, 1, 0, 2]);
+            let backend = *stage.balancer.backends().iter().find(of).unwrap();
+            (backend.weight, backend.healthy, done)
+        };
+        assert_eq!(act(&mut stage, "drain").0, 0);
+        assert_eq!(act(&mut stage, "drain").0, 0);
+        assert_eq!(act(&mut stage, "up").0, 3);
+        let backends = Backends::new(weighted(5), maglev::SMALL, 1_000_000_000).unwrap();
+        stage.update(Box::new(BalancerUpdate { backends, mode: Some(mode()) }), any);
+        assert_eq!(act(&mut stage, "down").1, false);
+        let (weight, _, done) = act(&mut stage, "drain");
+        assert!(weight == 0 && done.contains("it is down"), "{done}");
+        let (weight, healthy, _) = act(&mut stage, "up");
+        assert_eq!((weight, healthy), (5, true));
     }
 
     fn key(n: u16) -> FlowKey {
