@@ -2,12 +2,15 @@
 
 import os
 import select
+import signal
 import socket
 import struct
+import threading
+import time
 
 from live_functions import JSON, PORTS, ended, fetch, have, mac, nginx
 from live_ports import PACKETS, Capture, ready, stream
-from netns import Middlebox, Net, number_of
+from netns import Middlebox, Net, checksum, number_of, udp
 
 SHARDS = ("--shards", "2")
 
@@ -259,4 +262,53 @@ def shard_trouble(case, binary, scratch):
         case.check(status == 2 and "is gone" in err and "\"shards\"" in out, f"interface taken away: {status} {err}")
 
 
-SHARDED = (shard_stream, shard_xdp_stream, shard_firewall, shard_xdp_firewall, shard_nat, shard_xdp_nat, shard_tap, shard_trouble)
+def later_fragment(net, number, ident):
+    """The second fragment of a datagram whose first one never comes."""
+    frame = udp(net, number, payload=40)
+    header = frame[14:18] + struct.pack("!HH", ident, 2) + frame[22:24] + b"\0\0" + frame[26:34]
+    return frame[:14] + header[:10] + struct.pack("!H", checksum(header)) + header[12:] + frame[34:]
+
+
+def shard_end(case, binary, _):
+    """A run that ends under traffic: what one shard handed to another has come there, and fragments that wait
+    for the first one of their datagram wait no longer, and leave."""
+    graph = f"in :: af_xdp(interface=ma, {XDP}) -> out :: af_packet(interface=mb)"
+    for turn in range(4):
+        with Net(queues=2) as net:
+            near, far = net.wire("a"), net.wire("b")
+            box, over = start(net, binary, graph), threading.Event()
+            frames = [udp(net, number, number % 64) for number in range(1024)]
+
+            def send():
+                while not over.is_set():
+                    for frame in frames:
+                        near.send(frame)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            time.sleep(0.5)
+            box.child.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            over.set()
+            thread.join()
+            report = ended(case, box)
+            if report:
+                handed = counted(report, "to_other_shards")
+                case.check(handed > 100, f"{handed} packets were handed over")
+                case.equal(counted(report, "from_other_shards"), handed, f"turn {turn}: packets that came to the other shard")
+                case.equal(report["packets_in"], report["packets_out"] + sum(report["dropped"].values()), "in against out and dropped")
+    with Net(queues=2) as net:
+        near, far = net.wire("a"), net.wire("b")
+        box, ours = start(net, binary, "in :: af_packet(interface=ma) -> out :: af_packet(interface=mb)"), net.mac["a"]
+        sent = [later_fragment(net, number, number) for number in range(200)]
+        for frame in sent:
+            near.send(frame)
+        report = ended(case, box)
+        got = [frame for _, frame in far.receive(0.5, lambda frame: frame[6:12] == ours and frame[23:24] == b"\x11")]
+        case.check(sorted(got) == sorted(sent), f"{len(got)} of {len(sent)} fragments left at the end")
+        if report:
+            case.equal((counted(report, "fragments_waiting"), counted(report, "fragments_without_first")), (0, len(sent)),
+                       "fragments that wait, and without their first")
+
+
+SHARDED = (shard_end, shard_stream, shard_xdp_stream, shard_firewall, shard_xdp_firewall, shard_nat, shard_xdp_nat, shard_tap, shard_trouble)

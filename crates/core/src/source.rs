@@ -168,6 +168,13 @@ pub trait LiveSource {
     /// Returns true if nothing more will come.
     fn ended(&self) -> bool;
 
+    /// The run is about to end, so that nothing more is to come in from outside. What it has for others of
+    /// the same run it gives them now. Returns true as long as packets of this run may still come, such as
+    /// those that others have for it; it is asked before each further poll.
+    fn part(&mut self) -> bool {
+        false
+    }
+
     /// Minimum time of a poll that found so many packets, with all that is done with them, in ns: the engine
     /// stays busy until then.
     fn least_ns(&self, _packets: usize) -> u64 {

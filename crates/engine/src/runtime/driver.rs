@@ -145,6 +145,8 @@ pub struct Driver {
     workers_cpu_ns: u64,
     /// Other shards of a live run.
     pub(super) shards: Vec<Driver>,
+    /// Set once a shard is about to end: all others are to, too.
+    pub(super) stop_shards: Arc<AtomicBool>,
     pub(super) classifier: Classifier,
     pub(super) batch: Batch,
     pub(super) arrivals: Arrivals,
@@ -169,6 +171,7 @@ impl Driver {
             strict: false,
             workers_cpu_ns: 0,
             shards: Vec::new(),
+            stop_shards: Arc::default(),
             classifier: Classifier::default(),
             batch: Batch::new(),
             arrivals: Arrivals::default(),
@@ -465,7 +468,7 @@ impl Driver {
             let taken = run.taken();
             if course.now >= limits.end || taken >= limits.packets {
                 self.take_rest(run);
-                return Ok(End::Well);
+                return self.part(clock, run);
             }
             course.max = limits.packets - taken;
             let round = self.round(run, &course)?;
@@ -482,8 +485,10 @@ impl Driver {
             if self.inbox.as_ref().is_some_and(|inbox| inbox.is_wanted()) {
                 self.serve(course.now);
             }
-            if let ControlFlow::Break(end) = clock.passed(self, run, round) {
-                return Ok(end);
+            match clock.passed(self, run, round) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(End::Well) => return self.part(clock, run),
+                ControlFlow::Break(end) => return Ok(end),
             }
         }
     }

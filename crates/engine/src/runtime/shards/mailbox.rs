@@ -170,6 +170,11 @@ impl LiveSource for Inbox {
     fn ended(&self) -> bool {
         self.ended
     }
+
+    /// Others may still have packets for this shard.
+    fn part(&mut self) -> bool {
+        !self.ended
+    }
 }
 
 impl Source for Inbox {

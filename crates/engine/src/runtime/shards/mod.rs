@@ -15,13 +15,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 pub(crate) use self::steer::{By, External, Externals, Hash, PortRange, Steer};
 
 use self::mailbox::{Inbox, Mailbox};
 pub(super) use self::report::merged;
 use self::steered::Steered;
-use super::driver::Driver;
+use super::driver::{Clock, Driver, End, Run};
 use super::graph::{Head, Pipeline};
 use super::monitor::Monitor;
 use super::replay::Tick;
@@ -29,6 +30,12 @@ use super::report::{RunError, RunReport};
 use crate::pipeline::{Diagnostics, ShardPlan};
 use slipstream_core::registry::{Common, Shard, Sharing};
 use slipstream_core::seed::Seeds;
+
+/// Longest wait of a shard for what others have for it, once it is about to end, in ns. They look after every
+/// tenth of a second whether they are to end, too.
+const PARTING: u64 = 500_000_000;
+/// The pause where they have nothing yet.
+const PAUSE: Duration = Duration::from_micros(200);
 
 impl ShardPlan {
     /// Builds the pipeline of each shard. `seeds` is asked once for each.
@@ -116,7 +123,9 @@ impl Driver {
         }
         let reload = self.reload_flag();
         let reloads: Vec<_> = others.iter().map(Driver::reload_flag).collect();
-        let stop = AtomicBool::new(false);
+        let stop = Arc::<AtomicBool>::default();
+        self.stop_shards = Arc::clone(&stop);
+        others.iter_mut().for_each(|driver| driver.stop_shards = Arc::clone(&stop));
         let results = thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut results = Vec::new();
@@ -170,6 +179,39 @@ impl Driver {
             Some(error) => {
                 self.partial = Some(all);
                 Err(error)
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Before a shard ends, it gives the others what is theirs, and takes in what they have for it. They are
+    /// asked to end meanwhile; one that doesn't is not waited for.
+    pub(super) fn part(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>) -> Result<End, RunError> {
+        let mut until = None;
+        loop {
+            let parting =
+                self.pipeline.heads.iter_mut().map(|head| head.source.live().is_some_and(|l| l.part()));
+            let parting: Vec<bool> = parting.collect();
+            if !parting.contains(&true) {
+                return Ok(End::Well);
+            }
+            // The others are asked for nothing more.
+            run.feeds.iter_mut().zip(parting).for_each(|(feed, parting)| feed.ended = !parting);
+            self.stop_shards.store(true, Ordering::Relaxed);
+            let course = match clock.next(self, run)? {
+                ControlFlow::Continue(course) => course,
+                ControlFlow::Break(end) => return Ok(end),
+            };
+            if course.now >= *until.get_or_insert(course.now.after(PARTING)) {
+                return Ok(End::Well);
+            }
+            let round = self.round(run, &course)?;
+            if !round.more {
+                self.let_pass(course.now);
+            }
+            if !round.busy {
+                thread::sleep(PAUSE);
             }
         }
     }

@@ -174,6 +174,15 @@ impl Steered {
         n
     }
 
+    /// Nothing more is led to other shards: whose first fragment did not come by now waits for nothing.
+    fn give_all(&mut self) {
+        if !self.closed {
+            self.let_go(Nanos::MAX);
+            self.send();
+            self.close();
+        }
+    }
+
     fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             self.others.iter().flatten().for_each(|(mailbox, _)| mailbox.close());
@@ -199,18 +208,15 @@ impl LiveSource for Steered {
             self.more = true;
             return Ok(self.take_ready(pool, arrivals, max, now));
         }
-        let Some(live) = self.inner.live() else { return Ok(0) };
+        let Some(live) = self.inner.live().filter(|_| !self.closed) else { return Ok(0) };
         let from = arrivals.frames.len();
         let found = live.poll(pool, arrivals, max, now)?;
         let over = found == 0 && live.ended();
         self.more = found > 0 && found >= max.min(live.at_once());
         self.patience = live.patience();
         let kept = self.share_out(pool, arrivals, from, now);
-        if over && !self.closed {
-            // Whose first fragment did not come by now waits for nothing.
-            self.let_go(Nanos::MAX);
-            self.send();
-            self.close();
+        if over {
+            self.give_all();
         }
         // The rest of what belongs here comes with the next poll.
         self.more |= !self.ready.is_empty();
@@ -232,6 +238,11 @@ impl LiveSource for Steered {
 
     fn ended(&self) -> bool {
         self.closed && self.ready.is_empty()
+    }
+
+    fn part(&mut self) -> bool {
+        self.give_all();
+        !self.ready.is_empty()
     }
 }
 
@@ -461,6 +472,36 @@ mod tests {
                 prop_assert!(places.is_sorted());
             }
             prop_assert_eq!((bench.counter("fragments_without_first"), bench.counter("fragments_waiting")), (0, 0));
+            prop_assert_eq!(bench.pool.live(), 0);
+        }
+
+        /// At the end of a run nothing waits any longer, nothing more is taken in, and all that is there
+        /// comes out.
+        #[test]
+        fn nothing_is_left_when_shards_part(
+            (count, later, max) in (1u16..300, 1u16..50, 1usize..300),
+            (shards, own) in (2usize..6, any::<usize>()),
+        ) {
+            let frames = (0..count).map(|n| packet(n as u8, n + 1, Some((9, true)), n)).collect();
+            let mut bench = Bench::new(shards, own % shards, Given { frames, at_once: 300, ends: false });
+            bench.poll(usize::from(count));
+            prop_assert!(bench.seen.len() < usize::from(count), "nothing waits");
+            let late = (count..count + later).map(|n| packet(n as u8, 0, None, n));
+            bench.steered.inner = Box::new(Given { frames: late.collect(), at_once: 300, ends: false });
+            for _ in 0..1000 {
+                let mut parting = bench.steered.part();
+                bench.poll(max);
+                parting |= bench.steered.part();
+                parting |= bench.inboxes.iter_mut().flatten().fold(false, |all, inbox| inbox.part() | all);
+                if !parting {
+                    break;
+                }
+            }
+            prop_assert!(!bench.steered.part());
+            prop_assert!(bench.inboxes.iter_mut().flatten().all(|inbox| !inbox.part()));
+            prop_assert_eq!(bench.seen.len(), usize::from(count));
+            let counted = ["fragments_without_first", "fragments_waiting"].map(|name| bench.counter(name));
+            prop_assert_eq!(counted, [count.into(), 0]);
             prop_assert_eq!(bench.pool.live(), 0);
         }
 
