@@ -235,9 +235,13 @@ fn rules_of_a_port_that_cannot_be() {
     std::fs::write(&rules, format!("udp port 53\nsrc {}\n", prefixes(2040))).unwrap();
     run(["validate", "-e", &graph()]).with(0);
     std::fs::write(&rules, format!("udp port 53\nsrc {}\n", prefixes(3000))).unwrap();
-    let place = ["3005 comparisons; rule 2, `src 10.0.0.0/24,", "only=", "2048"];
+    let place = ["rules.txt:2: ", "3005 comparisons; rule 2, `src 10.0.0.0/24,", "only=", "2048"];
     run(["validate", "-e", &graph()]).with(2).saying(&place);
     run(["run", "-e", &graph()]).with(2).silent().saying(&place);
+    // Rules are counted, and so are lines: among them are comments, and rules of several lines.
+    let text = format!("# DNS\n\nudp port 53; tcp port 53\n(\nsrc {}\n)\n", prefixes(3000));
+    std::fs::write(&rules, text).unwrap();
+    run(["validate", "-e", &graph()]).with(2).saying(&["rules.txt:4: ", "rule 3, `src 10.0.0.0/24,"]);
     let sends = "null -> af_xdp(interface=nope0, only=udp)";
     run(["validate", "-e", sends]).with(2).saying(&["`only` is about packets that come in", "receives"]);
 }

@@ -101,6 +101,31 @@ impl Prefilter {
         Ok(Self { condition, fields })
     }
 
+    /// The line of a text, from 1, with the rule that goes beyond what is possible, or with its beginning;
+    /// none of rules that are possible.
+    pub(super) fn line_beyond(text: &str) -> Option<usize> {
+        let (mut so_far, mut rules, mut begins) = (0, String::new(), 0);
+        for (line, number) in text.lines().zip(1..) {
+            if rules.is_empty() {
+                begins = number;
+            }
+            rules.push_str(line);
+            rules.push('\n');
+            let is_rule = !line.trim_start().is_empty() && !line.trim_start().starts_with('#');
+            match Rule::parse(&rules) {
+                Ok(rule) => so_far += Condition::of(rule.expr()).comparisons(),
+                // It goes on in the next line.
+                Err(_) if is_rule || begins < number => continue,
+                Err(_) => {}
+            }
+            if so_far > MOST {
+                return Some(begins);
+            }
+            rules.clear();
+        }
+        None
+    }
+
     /// The rules ask for lengths, of which kernels tell programs from Linux 5.18 on.
     pub(super) fn asks_for_length(&self) -> bool {
         self.fields.has(slot::LENGTH)

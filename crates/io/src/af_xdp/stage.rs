@@ -9,6 +9,7 @@ use slipstream_core::registry::{
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Placeholder};
+use slipstream_core::text_file;
 
 /// The stage type.
 pub const AF_XDP: StageType = StageType {
@@ -137,7 +138,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             return Err(error.hint("leave it out, or set it on the port that receives"));
         }
         Some(_) => Some(Prefilter::new(&settings.rules("only")).map_err(|error| {
-            BuildError::setting("only", error.to_string())
+            BuildError::setting("only", format!("{}{error}", line_beyond(settings)))
                 .hint("take prefixes and ranges together, or take all packets and let a `switch` or `firewall` decide")
         })?),
     };
@@ -184,6 +185,17 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         (None, None) => Port::default(),
     }
     .into())
+}
+
+/// The file and line of the rules of `only` that go beyond what is possible, where they stand in a file.
+fn line_beyond(settings: &Settings) -> String {
+    // A pipe can't be read again.
+    let file = settings.rules_file("only").filter(|path| path.is_file());
+    let place = file.and_then(|path| {
+        let line = Prefilter::line_beyond(&text_file::read(path).ok()?)?;
+        Some(format!("{}:{line}: ", path.display()))
+    });
+    place.unwrap_or_default()
 }
 
 /// Programs on the interfaces of all shards.
