@@ -30,9 +30,14 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(asked) => return tell(&asked),
+    let cli = match parse() {
+        Ok(Ok(cli)) => cli,
+        Ok(Err(asked)) => return tell(&asked),
+        Err(error) => {
+            let interrupted = ui::is_interrupt(&error);
+            ui::complain(&ui::in_words(&error));
+            return ExitCode::from(if interrupted { ui::INTERRUPTED } else { 2 });
+        }
     };
     log::to_stderr(cli.verbose, cli.log_level, cli.log_format);
     let since = slipstream::clock::now();
@@ -60,6 +65,12 @@ fn main() -> ExitCode {
     };
     log::drain();
     status
+}
+
+/// The command line. Rules that an option has in a file, `@FILE`, are read with it.
+fn parse() -> anyhow::Result<Result<cli::Cli, clap::Error>> {
+    let names_file = std::env::args_os().any(|word| word.as_encoded_bytes().contains(&b'@'));
+    if names_file { ui::reading(|| anyhow::Ok(cli::Cli::try_parse())) } else { Ok(cli::Cli::try_parse()) }
 }
 
 /// Prints help, the version, or what is wrong with the arguments.

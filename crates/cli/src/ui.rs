@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -173,16 +173,45 @@ pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
     if let Some(interrupted) = INTERRUPTS.get() {
         return Ok(Arc::clone(interrupted));
     }
-    let signals: &[i32] = if ignores_hang_up() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
-    let interrupted = stops_at(signals)?;
+    let interrupted = stops_at(ending())?;
     Ok(Arc::clone(INTERRUPTS.get_or_init(|| interrupted)))
 }
 
 static INTERRUPTS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// Nobody but [`reading`] has asked for signals so far, and it is over: they do what they do by default.
+static UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// Reads what the command line names, such as a configuration or rules. Where that is a pipe that nobody
+/// writes to, an interrupt, a request to terminate and a hang-up end the waiting. Behind it they end the
+/// program, unless whoever comes next asks for [`interrupts`] or [`LiveSignals`].
+pub(crate) fn reading<T, E: Into<anyhow::Error>>(read: impl FnOnce() -> Result<T, E>) -> anyhow::Result<T> {
+    let mut heard = Vec::new();
+    UNHEARD.store(false, Ordering::Relaxed);
+    for &signal in ending() {
+        heard.push(signal_hook::flag::register(signal, stops_streams())?);
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&UNHEARD))?;
+    }
+    let read = read();
+    UNHEARD.store(true, Ordering::Relaxed);
+    for id in heard {
+        signal_hook::low_level::unregister(id);
+    }
+    match Stopped::check() {
+        Ok(()) => read.map_err(Into::into),
+        Err(_) => Err(Interrupted.into()),
+    }
+}
+
+/// Signals that ask a program to end.
+fn ending() -> &'static [i32] {
+    if ignores_hang_up() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] }
+}
+
 fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let (flag, at_once) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (heard, tells) = UnixStream::pair()?;
+    UNHEARD.store(false, Ordering::Relaxed);
     for &signal in signals {
         signal_hook::flag::register(signal, stops_streams())?;
         signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&at_once))?;

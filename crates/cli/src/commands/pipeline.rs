@@ -53,7 +53,7 @@ pub(super) fn graph(args: &cli::Graph) -> anyhow::Result<Outcome> {
         cli::Drawing::Mermaid => Drawing::Mermaid,
         cli::Drawing::Svg => Drawing::Svg,
     };
-    ui::print(plan(&args.pipeline)?.draw(how).trim_end())?;
+    ui::print(ui::reading(|| plan(&args.pipeline))?.draw(how).trim_end())?;
     Ok(Outcome::Done)
 }
 
@@ -163,7 +163,8 @@ fn shards_table(shards: &Result<ShardPlan, Diagnostics>) -> String {
 }
 
 pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
-    let result = plan(&args.pipeline).and_then(|plan| plan.notes().map(|notes| (plan, notes)));
+    let read = || plan(&args.pipeline).and_then(|plan| plan.notes().map(|notes| (plan, notes)));
+    let result = ui::reading(|| Ok::<_, anyhow::Error>(read()))?;
     let contexts = match (&result, args.explain) {
         (Ok((plan, _)), true) => Some(plan.context_plan()?),
         _ => None,

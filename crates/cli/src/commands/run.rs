@@ -48,7 +48,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .into_iter()
         .flatten()
         .try_for_each(|name| refuse_unbuilt(name).and_then(|()| refuse_misspelt(name)))?;
-    let plan = pipeline::plan(&args.pipeline)?;
+    let plan = ui::reading(|| pipeline::plan(&args.pipeline))?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
     let asked = args.state.is_some() || args.session_log.is_some() || args.log_denied;
     if asked && !live::is_live(&plan) {

@@ -203,6 +203,45 @@ fn waiting_for_a_writer_can_be_ended() {
     }
 }
 
+/// So does who waits for a configuration or rules, as long as nothing has begun yet; behind it all goes on as
+/// ever.
+#[test]
+fn waiting_for_rules_can_be_ended() {
+    let dir = scratch();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let start = |words: &[&str]| {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", BINARY]).args(words).current_dir(dir.path());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let input = text(small());
+    for words in [
+        &["run", "pipe"][..],
+        &["run", "-i", input, "-o", "null", "-e", "firewall(rules=pipe)"],
+        &["run", "-i", input, "-o", "null", "-e", "reframe(bypass=@pipe)"],
+        &["validate", "pipe"],
+        &["validate", "--format", "json", "-i", input, "-o", "null", "-e", "firewall(rules=pipe)"],
+        &["graph", "pipe"],
+        &["reframe", "--bypass", "@pipe", input, "null"],
+        &["analyze", "--rules", "@pipe", input],
+    ] {
+        for signal in ["-TERM", "-HUP", "-INT"] {
+            let child = start(words);
+            interrupt(&child, signal);
+            let ended = Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+            assert!(ended.stdout.is_empty(), "{words:?} {signal}");
+        }
+    }
+    let child =
+        start(&["run", "--format", "json", "-e", "paced(rate=1kpps) -> reframe(bypass=@pipe) -> null"]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    fs::write(&pipe, "udp\n").unwrap();
+    interrupt(&child, "-TERM");
+    let report = Ended::of(child.wait_with_output().unwrap()).with(0).json();
+    assert!(report["packets_in"].as_u64().unwrap() > 0, "{report}");
+}
+
 /// A run that takes longer than a second shows on a terminal that it is under way, also where nobody knows
 /// how far it is; a short one shows nothing.
 #[test]
