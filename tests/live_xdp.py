@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import struct
+import threading
 import time
 
 import netns
@@ -208,6 +209,61 @@ def with_headers(frame):
     yield frame[:12] + b"\x86\xdd\x60\0\0\0" + struct.pack("!HBB", len(headers) + len(datagram), 0, 64) + addresses + headers + datagram
 
 
+def xdp_only_reload(case, binary, scratch):
+    """Other rules of a port count from one packet to the next, in both modes and in shards: none is lost,
+    each is taken or stays with the kernel. What is wrong changes nothing."""
+    rules, control = scratch / "rules", scratch / "control"
+    for mode, more in (("native", ()), ("generic", ()), ("native", ("--shards", 2))):
+        with Net() as net:
+            queues(net, 2)
+            near, far = net.wire("a"), net.wire("b")
+            kernel = netns.Wire(net.socket("m", socket.AF_PACKET, socket.SOCK_RAW, 0), "ma")
+            rules.write_text("udp dst port 9\n")
+            graph = f"a :: af_xdp(interface=ma, only='@{rules}', mode={mode}) -> af_packet(interface=mb)"
+            words = ("run", *JSON, *more, "--control", control, "-e", graph)
+            box = ready(net, Middlebox(net, binary, *words), "ma")
+            ask = lambda: talk(control, b'{"do": "reload"}\n', seconds=30)[0]
+            name = f"{mode} {more}"
+            far.receive(0.2)
+            kernel.receive(0.1)
+            count = 0
+
+            answers = []
+            over = threading.Event()
+
+            def packets():
+                nonlocal count
+                while not over.is_set():
+                    near.send(udp(net, count, count % 16))
+                    count += 1
+                    time.sleep(0.0005)
+
+            thread = threading.Thread(target=packets)
+            thread.start()
+            for turn in range(10):
+                # By turns they ask for the packets, and for others.
+                rules.write_text(("tcp\n", "udp dst port 9\n")[turn % 2] + f"src 192.0.2.{turn}\n")
+                answers.append(ask())
+                time.sleep(0.05)
+            over.set()
+            thread.join()
+            case.equal([(one["ok"], one.get("changes")) for one in answers], [(True, ["a.only"])] * 10, f"{name}: answers")
+            ours = [number_of(f)[1] for _, f in far.receive(1, is_udp)]
+            theirs = [number_of(f)[1] for _, f in kernel.receive(0.3, is_udp)]
+            case.equal(sorted(ours + theirs), list(range(count)), f"{name}: packets, each once")
+            case.check(min(len(ours), len(theirs)) > count / 10, f"{name}: {len(ours)} taken, {len(theirs)} left")
+            rules.write_text("udp prot 9\n")
+            wrong = ask()
+            case.check(not wrong["ok"] and str(rules) in wrong["error"], f"{name}: wrong rules: {wrong}")
+            for _ in range(20):
+                near.send(udp(net, 7))
+            case.equal(len(far.receive(1, is_udp, 20)), 20, f"{name}: packets behind what was refused")
+            report = ended(case, box)
+            if report:
+                left = sum(source["counters"].get("left_to_kernel", 0) for source in report["sources"])
+                case.check(left >= len(theirs), f"{name}: {left} were counted as left to the kernel, {len(theirs)} were seen there")
+
+
 def xdp_only(case, binary, scratch):
     """A port takes what its rules ask for, in both modes and in shards, and the kernel answers all else: ARP,
     pings, datagrams for others. The capabilities that the book names are enough."""
@@ -262,9 +318,19 @@ def xdp_only(case, binary, scratch):
         config, control = scratch / "p.toml", scratch / "control"
         config.write_text(f'graph = "a :: af_xdp -> null"\n[stage.a]\ninterface = "ma"\nonly = "@{rules}"\n')
         box = ready(net, Middlebox(net, binary, "run", *JSON, "--control", control, config), "ma")
-        rules.write_text("tcp\n")
+        text = config.read_text()
+        config.write_text(f"{text}ring = 128\n")
         answer = talk(control, b'{"do": "reload"}\n')[0]
-        case.check(not answer["ok"] and "`only` of `a` can't change while the pipeline runs" in answer["error"], f"other rules: {answer}")
+        case.check(not answer["ok"] and "line 5" in answer["error"] and "`ring` of `a` can't change" in answer["error"],
+                   f"another ring: {answer}")
+        # Without rules all packets are taken, and with them again the kernel answers.
+        net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "ma")
+        for only, answers in (("", "100%"), (text.splitlines()[-1], "0%")):
+            config.write_text("\n".join([*text.splitlines()[:-1], only, ""]))
+            answer = talk(control, b'{"do": "reload"}\n')[0]
+            case.check(answer["ok"] and answer["changes"] == ["a.only"] and answer["stages"] == ["a"], f"{only!r}: {answer}")
+            said = net.sh("a", "ping", "-c", 2, "-i", 0.2, "-W", 1, "10.77.0.9", check=False)
+            case.check(f" {answers} packet loss" in said, f"{only!r}: {said}")
         ended(case, box)
 
 
@@ -311,5 +377,5 @@ def xdp_offloads(case, binary, _):
                 case.equal(report["dropped"], {}, f"{mode}: dropped")
 
 
-LIVE_XDP = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, xdp_killed, xdp_trouble, xdp_queues, xdp_only, xdp_few_buffers,
-            xdp_offloads)
+LIVE_XDP = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, xdp_killed, xdp_trouble, xdp_queues, xdp_only, xdp_only_reload,
+            xdp_few_buffers, xdp_offloads)

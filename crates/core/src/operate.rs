@@ -29,8 +29,22 @@ pub struct Reloading {
     pub ports: fn(&Settings) -> Vec<String>,
     /// Returns true if they name files, whose contents may have changed where the settings have not.
     pub reads_files: fn(&Settings) -> bool,
-    /// Reads them, and whatever files they name, and makes what [`Operate::update`] takes. It may take long.
+    /// Reads them, and whatever files they name, and makes what [`Operate::update`] takes, or is [`Apart`].
+    /// It may take long.
     pub make: fn(&Settings, &Site<'_>) -> Result<Update, BuildError>,
+}
+
+/// Work that may fail, with the reason in words.
+pub type Work = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+/// An update that is not for a stage on the data path: it is done once the stages have taken theirs, and says
+/// why it could not be.
+pub struct Apart(pub Work);
+
+impl std::fmt::Debug for Apart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Apart")
+    }
 }
 
 impl Reloading {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use slipstream::operate::Update;
+use slipstream::operate::{Apart, Update};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::Work;
 use tracing::{info, warn};
@@ -74,8 +74,14 @@ impl Operation {
                 (sharded.updates(&next, &changes)?, Some((next, last)))
             }
         };
+        let (updates, apart): (Vec<Updates>, Vec<Vec<(String, Apart)>>) =
+            updates.into_iter().map(parted).unzip();
         let of_shard = |updates: &Updates| updates.iter().map(|(name, _)| name.clone()).collect();
         let stages: Vec<Vec<String>> = updates.iter().map(of_shard).collect();
+        let names = |apart: &Vec<(String, Apart)>| apart.iter().map(|(name, _)| name.clone()).collect();
+        let others: Vec<Vec<String>> = apart.iter().map(names).collect();
+        // All shards have the same.
+        let all = stages.iter().chain(&others).step_by(shards).flatten().cloned().collect();
         let _attention = self.operator.attention();
         // A shard or section that doesn't answer is found before another one has taken its settings.
         if !self.all_answer(&stages, patience) {
@@ -99,9 +105,14 @@ impl Operation {
                 return Err(anyhow!(NOT_TAKEN));
             }
         }
+        for (stage, Apart(work)) in apart.into_iter().flatten() {
+            if let Err(why) = work() {
+                warn!(target: LIVE, "`{stage}` stays as it was, though all else was reloaded: {why}");
+            }
+        }
         let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
         *self.plan() = new;
-        Ok(Reloaded { changes, stages: stages.into_iter().next().unwrap_or_default() })
+        Ok(Reloaded { changes, stages: all })
     }
 
     /// Keeps reloads away as long as the result is kept; none where one is under way for longer than this.
@@ -171,6 +182,18 @@ pub(super) enum Taken {
 
 /// The updates of a shard, each with the name of its stage.
 pub(super) type Updates = Vec<(String, Update)>;
+
+/// Parts what is for stages on the data path from what isn't.
+fn parted(updates: Updates) -> (Updates, Vec<(String, Apart)>) {
+    let (mut of_stages, mut apart) = (Updates::new(), Vec::new());
+    for (stage, update) in updates {
+        match update.downcast::<Apart>() {
+            Ok(work) => apart.push((stage, *work)),
+            Err(update) => of_stages.push((stage, update)),
+        }
+    }
+    (of_stages, apart)
+}
 
 /// Waits for so many; false if they don't come in time.
 fn all_come<T>(receiver: &Receiver<T>, count: usize, patience: Duration) -> bool {

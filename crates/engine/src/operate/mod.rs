@@ -6,6 +6,7 @@ mod state;
 
 pub use request::{LONGEST_LINE, MOST_ROWS, Request, RequestError, Selection};
 pub use slipstream_core::operate::{
-    Denial, EntryEnds, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable, Update,
+    Apart, Denial, EntryEnds, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable,
+    Update,
 };
 pub use state::{SavedTable, StateError, StateFile, StateWriter};

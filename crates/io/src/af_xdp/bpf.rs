@@ -13,6 +13,7 @@ const MAP_LOOKUP: libc::c_int = 1;
 const MAP_UPDATE: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -89,6 +90,16 @@ struct LinkCreate {
     flags: u32,
 }
 
+/// The argument of `BPF_LINK_UPDATE`.
+#[repr(C)]
+#[derive(Default)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+
 /// The argument of a bpf(2) command.
 ///
 /// # Safety
@@ -104,6 +115,8 @@ unsafe impl Attributes for MapElement {}
 unsafe impl Attributes for ProgLoad {}
 // SAFETY: numbers only.
 unsafe impl Attributes for LinkCreate {}
+// SAFETY: numbers only.
+unsafe impl Attributes for LinkUpdate {}
 
 fn bpf<A: Attributes>(command: libc::c_int, mut attributes: A) -> io::Result<libc::c_long> {
     let len = size_of_val(&attributes);
@@ -197,6 +210,12 @@ pub(super) fn attach(program: &OwnedFd, interface: u32, mode: Mode) -> io::Resul
     let link =
         LinkCreate { program: number(program), interface, attach_type: ATTACH_XDP, flags: mode.flag() };
     descriptor(LINK_CREATE, link)
+}
+
+/// Puts a program in the place of the one that a link ties to an interface, from one packet to the next.
+pub(super) fn replace(link: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    let update = LinkUpdate { link: number(link), program: number(program), ..LinkUpdate::default() };
+    bpf(LINK_UPDATE, update).map(drop)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ mod sys;
 mod umem;
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 pub use error::XdpError;
@@ -141,12 +141,65 @@ impl Default for Share {
 #[derive(Debug, Default)]
 pub struct Program {
     map: OnceLock<OwnedFd>,
+    /// Queues of the interface.
+    queues: OnceLock<u32>,
     /// Counters of the packets that stay with the kernel.
     left: OnceLock<OwnedFd>,
     attached: OnceLock<Attached>,
 }
 
+/// The programs of this process, each with the name of its interface.
+static PROGRAMS: Mutex<Vec<(String, Weak<Program>)>> = Mutex::new(Vec::new());
+
 impl Program {
+    /// The one that stands on this interface.
+    fn on(interface: &str) -> Option<Arc<Self>> {
+        let all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = all.iter().filter(|(name, _)| name == interface).filter_map(|(_, one)| one.upgrade());
+        found.find(|program| program.attached.get().is_some())
+    }
+
+    /// It can be found from now on, by the name of its interface.
+    fn announce(self: &Arc<Self>, interface: &str) {
+        let mut all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(name, one)| name != interface && one.strong_count() > 0);
+        all.push((interface.to_owned(), Arc::downgrade(self)));
+    }
+
+    /// Has the kernel check and take instructions that hand packets to the sockets of its map: all of them,
+    /// or those that rules ask for.
+    fn load(&self, interface: &str, only: Option<&Prefilter>) -> Result<OwnedFd, XdpError> {
+        let failed = |what| XdpError::of(interface, what);
+        let missing = || failed("making a BPF map")(std::io::ErrorKind::NotFound.into());
+        let map = self.map.get().ok_or_else(missing)?;
+        let part = match only {
+            Some(rules) => {
+                if self.left.get().is_none() {
+                    let queues = self.queues.get().copied().unwrap_or(1);
+                    let new = bpf::counters(queues).map_err(failed("making a BPF map"))?;
+                    self.left.get_or_init(|| new);
+                }
+                let counters = self.left.get().ok_or_else(missing)?.as_raw_fd();
+                Some(program::Only { rules, counters })
+            }
+            None => None,
+        };
+        let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), part, stamped));
+        // Older kernels keep the clock to programs under the GPL: packets then come when they are looked at.
+        load(true).or_else(|_| load(false)).map_err(|error| match only {
+            Some(rules) if rules.asks_for_length() && error.to_string().contains(program::LENGTH_REFUSED) => {
+                XdpError::Length { name: interface.to_owned(), error }
+            }
+            _ => failed("loading an XDP program")(error),
+        })
+    }
+
+    /// Goes by these instructions from now on, from one packet to the next.
+    fn go_by(&self, interface: &str, loaded: &OwnedFd) -> Result<(), XdpError> {
+        let Some(attached) = self.attached.get() else { return Ok(()) };
+        bpf::replace(&attached.link, loaded).map_err(XdpError::of(interface, "changing an XDP program"))
+    }
+
     fn is_native(&self) -> bool {
         self.attached.get().is_some_and(|attached| attached.mode == bpf::Mode::Native)
     }
@@ -358,24 +411,8 @@ impl Options {
         if number + 1 < *of {
             return Ok(());
         }
-        let only = match &self.only {
-            Some(rules) => {
-                if shared.left.get().is_none() {
-                    let new = bpf::counters(have).map_err(failed("making a BPF map"))?;
-                    shared.left.get_or_init(|| new);
-                }
-                shared.left.get().map(|map| program::Only { rules, counters: map.as_raw_fd() })
-            }
-            None => None,
-        };
-        let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), only, stamped));
-        // Older kernels keep the clock to programs under the GPL: packets then come when they are looked at.
-        let program = load(true).or_else(|_| load(false)).map_err(|error| match &self.only {
-            Some(rules) if rules.asks_for_length() && error.to_string().contains(program::LENGTH_REFUSED) => {
-                XdpError::Length { name: name.to_owned(), error }
-            }
-            _ => failed("loading an XDP program")(error),
-        })?;
+        shared.queues.get_or_init(|| have);
+        let program = shared.load(name, self.only.as_ref())?;
         let modes = match self.mode {
             Mode::Auto => &[bpf::Mode::Native, bpf::Mode::Generic][..],
             Mode::Native => &[bpf::Mode::Native],
@@ -386,7 +423,8 @@ impl Options {
             match bpf::attach(&program, info.index, *mode) {
                 Ok(link) => {
                     // It is there as long as a port is.
-                    shared.attached.get_or_init(|| Attached { mode: *mode, _link: link });
+                    shared.attached.get_or_init(|| Attached { mode: *mode, link });
+                    shared.announce(name);
                     return Ok(());
                 }
                 Err(error) => match error.raw_os_error() {
@@ -426,7 +464,7 @@ struct Rings {
 #[derive(Debug)]
 struct Attached {
     mode: bpf::Mode,
-    _link: OwnedFd,
+    link: OwnedFd,
 }
 
 /// The parts of a port that both directions share.

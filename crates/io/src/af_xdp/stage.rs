@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Mode, Options, Prefilter, Program, Queues, Share, Umem, Ways, XdpError};
+use slipstream_core::operate::{Apart, Reloading};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{
     BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shard, Sharing, Site, StageType,
@@ -116,6 +117,7 @@ pub const AF_XDP: StageType = StageType {
         faces_a_link: true,
         sharing: |_| Sharing::Queues,
         drops: &[DropReason::NotSent],
+        reload: Some(RELOAD),
         ..Properties::new(
             // Each packet is received and sent by itself; cards spread what comes over queues.
             |_| Meets::Nothing,
@@ -131,17 +133,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         let error = BuildError::setting("queues", format!("`{queues}` names no queues"));
         return Err(error.hint("`all`, a number, or several as in 0-3,6"));
     };
-    let only = match settings.0.get("only") {
-        None => None,
-        Some(_) if matches!(site.role, Role::Sink | Role::Inner) => {
-            let error = BuildError::setting("only", "`only` is about packets that come in, and here they only leave");
-            return Err(error.hint("leave it out, or set it on the port that receives"));
-        }
-        Some(_) => Some(Prefilter::new(&settings.rules("only")).map_err(|error| {
-            BuildError::setting("only", format!("{}{error}", line_beyond(settings)))
-                .hint("take prefixes and ranges together, or take all packets and let a `switch` or `firewall` decide")
-        })?),
-    };
+    let only = only(settings, site)?;
     if site.dry {
         return Ok(match site.role {
             Role::Source => Made::Checked,
@@ -186,6 +178,39 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     .into())
 }
+
+/// The rules about packets that are taken, if there are any.
+fn only(settings: &Settings, site: &Site<'_>) -> Result<Option<Prefilter>, BuildError> {
+    match settings.0.get("only") {
+        None => Ok(None),
+        Some(_) if matches!(site.role, Role::Sink | Role::Inner) => {
+            let error = BuildError::setting("only", "`only` is about packets that come in, and here they only leave");
+            Err(error.hint("leave it out, or set it on the port that receives"))
+        }
+        Some(_) => Prefilter::new(&settings.rules("only")).map(Some).map_err(|error| {
+            BuildError::setting("only", format!("{}{error}", line_beyond(settings)))
+                .hint("take prefixes and ranges together, or take all packets and let a `switch` or `firewall` decide")
+        }),
+    }
+}
+
+/// Rules about packets that are taken can change while the port is open.
+const RELOAD: Reloading = Reloading {
+    settings: &["only"],
+    ports: Reloading::NO_PORTS,
+    reads_files: |settings| settings.rules_file("only").is_some(),
+    make: |settings, site| {
+        let interface = crate::af_packet::interface_of(settings)?.to_owned();
+        let only = only(settings, site)?;
+        let program = Program::on(&interface).ok_or_else(|| {
+            BuildError::stage(format!("no program of this process stands on `{interface}`"))
+        })?;
+        let wrong = |error: XdpError| BuildError::setting("only", error.to_string());
+        let loaded = program.load(&interface, only.as_ref()).map_err(wrong)?;
+        let go_by = move || program.go_by(&interface, &loaded).map_err(|error| error.to_string());
+        Ok(Box::new(Apart(Box::new(go_by))))
+    },
+};
 
 /// The file and line of the rules of `only` that go beyond what is possible, where they stand in a file.
 fn line_beyond(settings: &Settings) -> String {
