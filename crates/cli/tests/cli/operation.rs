@@ -427,7 +427,7 @@ fn rules_of_a_switch_are_read_anew() {
     write("'rest: any', 'web: any'");
     running.ctl(&["reload"]).with(0);
     goes_to("d");
-    write("'rest: any', 'www: any'");
+    write("'rest: any', 'web: any', 'www: tcp'");
     running.ctl(&["reload"]).with(2).saying(&["the ports of `sw` can't change", "rest, web"]);
     fs::write(&rules, "prot\n").unwrap();
     write("'rest: any', 'web: @rules'");
