@@ -4,8 +4,8 @@ use std::process::Command;
 
 use crate::common::{self, BINARY, Ended, run, scratch, traces};
 
-/// Every verb, as the help lists them, and those of `analyze`, `measure`, `model` and `slice`; the empty one is
-/// the command itself.
+/// Every verb, as the help lists them, and those of `analyze`, `measure`, `model` and `slice`; the empty one
+/// is the command itself.
 fn verbs() -> Vec<String> {
     let mut verbs = listed("");
     assert!(verbs.len() >= 5, "{verbs:?}");
