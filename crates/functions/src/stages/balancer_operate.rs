@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(act(&mut stage, "up").0, 3);
         let backends = Backends::new(weighted(5), maglev::SMALL, 1_000_000_000).unwrap();
         stage.update(Box::new(BalancerUpdate { backends, mode: Some(mode()) }), any);
-        assert_eq!(act(&mut stage, "down").1, false);
+        assert!(!act(&mut stage, "down").1);
         let (weight, _, done) = act(&mut stage, "drain");
         assert!(weight == 0 && done.contains("it is down"), "{done}");
         let (weight, healthy, _) = act(&mut stage, "up");
