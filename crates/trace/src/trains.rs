@@ -309,6 +309,18 @@ impl Trains {
         !self.first.contains(&NO_FLOW)
     }
 
+    /// Returns true if [`Trains::rows`], which doesn't note what leaves first, can take these packets: that
+    /// is known, or nothing is held or among them of a sequence in which it isn't. A trace may have no TCP.
+    pub(crate) fn can_take(&self, rows: &[Row]) -> bool {
+        let unknown = self.first.iter().zip([IN_IP, IN_TCP]).filter(|(first, _)| **first == NO_FLOW);
+        let unknown = unknown.fold(0, |all, (_, sequence)| all | sequence);
+        let open = (0..self.len).filter_map(|k| self.ring.get((self.head + k) & (self.ring.len() - 1)));
+        let open = open.filter(|slot| slot.flow != NO_FLOW).map(|slot| slot.bits);
+        let full = self.full.iter().map(|(_, _, bits)| *bits);
+        unknown == 0
+            || open.chain(full).chain(rows.iter().map(|row| row.bits)).all(|bits| bits & unknown == 0)
+    }
+
     /// Takes one packet, as [`Trains::rows`] takes many, and notes what leaves first.
     pub(crate) fn step(&mut self, row: Row) {
         if self.latest.len() <= row.flow as usize {

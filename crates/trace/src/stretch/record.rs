@@ -44,7 +44,9 @@ impl Holding {
 
     fn rows(&mut self, rows: &[Row], flows: usize) {
         let mut rows = rows;
-        while !self.trains.knows_first()
+        let noting = !self.trains.can_take(rows);
+        while noting
+            && !self.trains.knows_first()
             && let Some((row, later)) = rows.split_first()
         {
             if row.flow != NO_FLOW {
