@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use slipstream::io::capture::Format;
 use slipstream::new_file::{Output, advice_on_write, place, target};
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
@@ -43,19 +44,11 @@ pub(crate) fn would_replace(option: &str, path: &Path, used: &Path) -> anyhow::E
 /// Returns true if the file is a capture: its name may stand where that of a new file was forgotten, as in
 /// `--report a.pcap b.pcap`.
 fn is_capture(path: &Path) -> bool {
-    // Of pcap, in both byte orders, with microseconds and nanoseconds, and of pcapng.
-    const BEGINS: [[u8; 4]; 5] = [
-        [0xa1, 0xb2, 0xc3, 0xd4],
-        [0xd4, 0xc3, 0xb2, 0xa1],
-        [0xa1, 0xb2, 0x3c, 0x4d],
-        [0x4d, 0x3c, 0xb2, 0xa1],
-        [0x0a, 0x0d, 0x0d, 0x0a],
-    ];
     let mut begin = [0; 4];
     let is_file = std::fs::metadata(path).is_ok_and(|there| there.is_file());
     is_file
         && File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok()
-        && BEGINS.contains(&begin)
+        && Format::of(&begin).is_some()
 }
 
 /// A file that is being written. It takes its name with [`Replacement::commit`], in place of any older file

@@ -68,6 +68,25 @@ pub enum Format {
     PcapNg,
 }
 
+impl Format {
+    /// The format of a file that begins with these bytes, of which four are looked at; none of a compressed
+    /// one.
+    ///
+    /// ```
+    /// use slipstream_io::capture::Format;
+    ///
+    /// assert_eq!(Format::of(&[0x0a, 0x0d, 0x0d, 0x0a]), Some(Format::PcapNg));
+    /// assert_eq!(Format::of(b"<!DOCTYPE html>"), None);
+    /// ```
+    #[must_use]
+    pub fn of(begin: &[u8]) -> Option<Self> {
+        if pcap::layout(begin).is_some() {
+            return Some(Self::Pcap);
+        }
+        begin.starts_with(&pcapng::SECTION.to_le_bytes()).then_some(Self::PcapNg)
+    }
+}
+
 /// Compression around a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {

@@ -420,7 +420,7 @@ impl Opening<'_> {
             window.take(pcap::FILE_HEADER, 0, 0);
             return Ok((Framing::Pcap(pcap), Format::Pcap, vec![interface]));
         }
-        if window.unread().starts_with(&pcapng::SECTION.to_le_bytes()) {
+        if Format::of(window.unread()) == Some(Format::PcapNg) {
             self.header(window, Format::PcapNg, pcapng::SECTION_MIN)?;
             let framing = PcapNg::new(window, notes).map_err(|stop| self.bad_section(window, stop))?;
             return Ok((Framing::PcapNg(framing), Format::PcapNg, Vec::new()));
