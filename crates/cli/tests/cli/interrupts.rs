@@ -1,7 +1,8 @@
 //! Ends before the end: signals in the middle of the work, and in the middle of waiting for somebody.
 
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use crate::common::{BINARY, Ended, interrupt, names, run_in, scratch, small, text};
 
@@ -158,6 +159,14 @@ fn waiting_for_a_reader_can_be_ended() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
+/// Starts the command in this folder, with the usual way to take a hang-up: whoever runs the tests under
+/// `nohup` would hand theirs on.
+fn start_in(dir: &Path, words: &[&str]) -> Child {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", BINARY]).args(words).current_dir(dir);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// So does who waits for somebody to write to one, by whatever signal and in every command that reads
 /// captures, and leaves no file behind; else it is a capture like any other.
 #[test]
@@ -165,12 +174,7 @@ fn waiting_for_a_writer_can_be_ended() {
     let dir = scratch();
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let start = |words: &[&str]| {
-        // Whoever runs the tests under `nohup` would hand that on.
-        let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", BINARY]).args(words).current_dir(dir.path());
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
-    };
+    let start = |words: &[&str]| start_in(dir.path(), words);
     for words in [
         &["analyze", "--report", "out", "pipe"][..],
         &["recommend", "--report", "out", "pipe"],
@@ -210,11 +214,7 @@ fn waiting_for_rules_can_be_ended() {
     let dir = scratch();
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let start = |words: &[&str]| {
-        let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", BINARY]).args(words).current_dir(dir.path());
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
-    };
+    let start = |words: &[&str]| start_in(dir.path(), words);
     let input = text(small());
     for words in [
         &["run", "pipe"][..],
