@@ -28,7 +28,7 @@ from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
 from live_operation import OPERATION
 from live_package import PACKAGE
-from live_ports import LIVE_PORTS
+from live_ports import LIVE_PORTS, refused
 from live_setup import SETUP
 from live_slice import SLICED
 from live_shard_operation import SHARD_OPERATION
@@ -306,16 +306,12 @@ def trouble(case, binary, scratch):
         shutil.copy(binary, program)
         program.chmod(0o755)
         nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
-        for words, want in (
+        refused(case, net, (
             ((binary, "reframe", "af_packet:nope", "null"), "no interface `nope`"),
             ((binary, "reframe", "af_packet:ma", "af_packet:mb"), "ip link set dev mb up"),
             ((binary, "reframe", "af_packet:far-too-long-a-name", "null"), "can't be an interface's name"),
             ((*nobody, program, "reframe", "af_packet:ma", "null"), "CAP_NET_RAW"),
-        ):
-            child = net.start("m", *words)
-            out, err = child.communicate(timeout=10)
-            case.check(child.returncode == 2 and want in err and not out,
-                       f"{' '.join(map(str, words))}: {child.returncode} {err}")
+        ))
         net.ip("m", "link", "set", "dev", "mb", "up")
         near, far = net.wire("a"), net.wire("b")
         box = bump(net, binary)

@@ -237,6 +237,14 @@ def transfer(case, net, client, server, target, megabytes=8):
     listening.communicate(timeout=10)
 
 
+def refused(case, net, runs):
+    """Each of these commands, in m, ends at once, without a result: with exit status 2 and these words."""
+    for words, want in runs:
+        child = net.start("m", *words)
+        out, err = child.communicate(timeout=10)
+        case.check(child.returncode == 2 and want in err and not out, f"{' '.join(map(str, words))}: {child.returncode} {err}")
+
+
 def lazy(net):
     """End hosts leave checksums and segmentation to a card."""
     for end in "ab":

@@ -10,7 +10,7 @@ import time
 
 import netns
 from live_operation import talk
-from live_ports import JSON, PACKETS, ROOM, counters, ended, lazy, passes, ready, transfer
+from live_ports import JSON, PACKETS, ROOM, counters, ended, lazy, passes, ready, refused, transfer
 from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
@@ -72,7 +72,7 @@ def xdp_trouble(case, binary, scratch):
         net.ip("m", "link", "add", "dev", "big", "mtu", 9000, "type", "veth", "peer", "name", "gib", "mtu", 9000)
         for name in ("big", "lo"):
             net.ip("m", "link", "set", "dev", name, "up")
-        for words, want in (
+        refused(case, net, (
             ((binary, "reframe", "af_xdp:nope", "null"), "no interface `nope`"),
             ((binary, "reframe", "null", "af_xdp:mb"), "ip link set dev mb up"),
             ((binary, "reframe", "af_xdp:far-too-long-a-name", "null"), "can't be an interface's name"),
@@ -83,11 +83,7 @@ def xdp_trouble(case, binary, scratch):
             ((binary, "run", "-e", "af_xdp(interface=lo, mode=native) -> null"), "not supported by the kernel or the driver"),
             ((*nobody, program, "reframe", "af_xdp:ma", "null"), "CAP_NET_RAW"),
             ((*raw_only, program, "run", "-e", "af_xdp(interface=ma, ring=64, buffers=256) -> null"), "CAP_BPF"),
-        ):
-            child = net.start("m", *words)
-            out, err = child.communicate(timeout=10)
-            case.check(child.returncode == 2 and want in err and not out,
-                       f"{' '.join(map(str, words))}: {child.returncode} {err}")
+        ))
         net.ip("m", "link", "set", "dev", "mb", "up")
         near, far = net.wire("a"), net.wire("b")
         box = ready(net, Middlebox(net, binary, "run", *JSON, "-e",
