@@ -244,7 +244,8 @@ impl Policy {
             return;
         }
         let times = |a: u64, b: u64| (a * 64 / b.max(1)).clamp(64, 256);
-        let weight = if self.windows < 16 { 4 } else { 1 };
+        let far = times(aim, measured).max(times(measured, aim)) >= 88;
+        let weight = if self.windows < 16 { 4 } else { 1 + u64::from(far) };
         self.windows += 1;
         let factor = |times: u64| 64 * (8 - weight) + times * weight;
         self.price = if aim > measured {

@@ -149,6 +149,10 @@ impl Steering {
     /// So many windows at the beginning go faster.
     const FAST: u32 = 16;
 
+    /// In 64ths of the aim: what is so far from it, or further, is followed twice as fast. What was spent too
+    /// much until then is paid back, which takes the mean below the aim for longer.
+    const FAR: u64 = 88;
+
     pub(super) fn new(budget: Budget, hold_ns: u64) -> Self {
         let price_ns = match budget {
             Budget::Price(ns) => ns,
@@ -205,7 +209,11 @@ impl Steering {
         // much as one that is too low rises, so that windows that differ by chance don't raise it.
         let (more, less) = (aim.max(measured), aim.min(measured));
         let ratio = (more.saturating_mul(64) / less.max(1)).clamp(64, 256);
-        let weight = if self.windows < Self::FAST { 4 } else { 1 };
+        let weight = match self.windows < Self::FAST {
+            true => 4,
+            false if ratio >= Self::FAR => 2,
+            false => 1,
+        };
         self.windows = self.windows.saturating_add(1);
         let factor = u128::from(64 * (8 - weight) + ratio * weight);
         let price = u128::from(self.price_ns.max(16));
@@ -267,6 +275,26 @@ mod tests {
                 assert!(delay.abs_diff(30_000) < 1500, "{n}: {delay}");
             }
         }
+    }
+
+    /// A world in which the same price gives three times the delay from some window on: so many windows later
+    /// the delay is within a quarter of its aim again.
+    #[test]
+    fn a_step_is_followed_within_a_few_windows() {
+        let mut steering = Steering::new(Budget::Delay(30_000), 500_000);
+        let mut sum = Counters::default();
+        let mut settled = 0;
+        for n in 0..200u64 {
+            let delay = steering.price_ns() * if n < 100 { 1 } else { 3 } / 5;
+            sum.packets += 1024;
+            sum.trains += 500;
+            sum.delay_ns += u128::from(delay) * 1024;
+            steering.steer(sum);
+            if n >= 100 && delay.abs_diff(30_000) > 7500 {
+                settled = n - 100 + 1;
+            }
+        }
+        assert!((1..=6).contains(&settled), "{settled} windows");
     }
 
     /// A world in which the delay jumps at a price, from nothing to sixty times the aim, and follows the
