@@ -110,6 +110,29 @@ impl Pcap {
         }
     }
 
+    /// Hands the records that begin before `end`, a byte of the file, to `each`: those that [`Pcap::next`]
+    /// gives one by one. They stay in registers on their way. To read back from memory what has just been
+    /// written in other widths takes longer than to cut a record.
+    #[inline]
+    pub(super) fn each(
+        &self,
+        window: &mut Window,
+        end: u64,
+        mut each: impl FnMut(&Window, Cut),
+    ) -> Result<(), Stop> {
+        while window.position() < end {
+            let ready = match self.order {
+                Order::Little => self.ready(Order::Little, window),
+                Order::Big => self.ready(Order::Big, window),
+            };
+            match ready {
+                Some(cut) => each(window, cut),
+                None => self.prepare(window)?,
+            }
+        }
+        Ok(())
+    }
+
     /// The next record, if it is sound and all of it is in the window.
     #[inline(always)]
     fn ready(&self, order: Order, window: &mut Window) -> Option<Cut> {

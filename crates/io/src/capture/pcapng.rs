@@ -170,7 +170,8 @@ impl PcapNg {
     }
 
     /// Cuts the next packet; takes in what comes before it.
-    #[inline]
+    // By itself, so that loops of readers stay short.
+    #[inline(never)]
     pub(super) fn next(
         &mut self,
         window: &mut Window,
@@ -178,41 +179,51 @@ impl PcapNg {
         notes: &mut Notes,
     ) -> Result<Cut, Stop> {
         loop {
-            if let Some(cut) = self.next_before(window, u64::MAX, interfaces, notes)? {
+            if let Some(cut) = self.block(window, interfaces, notes)? {
                 return Ok(cut);
             }
         }
     }
 
-    /// The same; None once what comes before the next packet goes on to `end`, a byte of the file, or behind
-    /// it.
-    // By itself, so that loops of readers stay short.
-    #[inline(never)]
-    pub(super) fn next_before(
+    /// Takes in the blocks that begin before `end`, a byte of the file, and hands their packets to `each`:
+    /// those that [`PcapNg::next`] gives one by one. They stay in registers on their way.
+    #[inline]
+    pub(super) fn each(
         &mut self,
         window: &mut Window,
         end: u64,
+        (interfaces, notes): (&mut Vec<Interface>, &mut Notes),
+        mut each: impl FnMut(&Window, Cut),
+    ) -> Result<(), Stop> {
+        while window.position() < end {
+            if let Some(cut) = self.block(window, interfaces, notes)? {
+                each(window, cut);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the next block; returns its packet, if it has one.
+    #[inline(always)]
+    fn block(
+        &mut self,
+        window: &mut Window,
         interfaces: &mut Vec<Interface>,
         notes: &mut Notes,
     ) -> Result<Option<Cut>, Stop> {
-        loop {
-            // The order is a constant in either call, and no field asks for it.
-            let ready = match self.order {
-                Order::Little => self.ready(Order::Little, window, notes),
-                Order::Big => self.ready(Order::Big, window, notes),
-            };
-            let cut = match ready {
-                Some(cut) => Some(cut),
-                None => self.step(window, interfaces, notes)?,
-            };
-            if let Some(cut) = cut {
-                self.before = Some(cut.time);
-                return Ok(Some(cut));
-            }
-            if window.position() >= end {
-                return Ok(None);
-            }
+        // The order is a constant in either call, and no field asks for it.
+        let ready = match self.order {
+            Order::Little => self.ready(Order::Little, window, notes),
+            Order::Big => self.ready(Order::Big, window, notes),
+        };
+        let cut = match ready {
+            Some(cut) => Some(cut),
+            None => self.step(window, interfaces, notes)?,
+        };
+        if let Some(cut) = &cut {
+            self.before = Some(cut.time);
         }
+        Ok(cut)
     }
 
     /// The next block, if it is an enhanced packet block, sound, and all of it in the window.

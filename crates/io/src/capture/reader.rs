@@ -332,22 +332,15 @@ impl CaptureReader {
         &mut self,
         window: &mut Window,
         end: u64,
-        mut each: impl FnMut(&Window, Cut),
+        each: impl FnMut(&Window, Cut),
     ) -> Result<bool, CaptureError> {
         self.read.fetch_max(end, Ordering::Relaxed);
-        while window.position() < end {
-            let cut = match &mut self.framing {
-                Framing::Pcap(pcap) => pcap.next(window).map(Some),
-                Framing::PcapNg(ng) => ng.next_before(window, end, &mut self.interfaces, &mut self.notes),
-                Framing::Over => return Ok(false),
-            };
-            match cut {
-                Ok(Some(cut)) => each(window, cut),
-                Ok(None) => {}
-                Err(stop) => return self.stop(stop).map(|()| false),
-            }
-        }
-        Ok(true)
+        let cut = match &mut self.framing {
+            Framing::Pcap(pcap) => pcap.each(window, end, each),
+            Framing::PcapNg(ng) => ng.each(window, end, (&mut self.interfaces, &mut self.notes), each),
+            Framing::Over => return Ok(window.position() >= end),
+        };
+        cut.map_or_else(|stop| self.stop(stop).map(|()| false), |()| Ok(true))
     }
 
     /// The device failed: there are no further records.
