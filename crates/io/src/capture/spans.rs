@@ -24,6 +24,9 @@ use super::{CaptureError, CaptureReader, Damage, Notes, Part, Parts, Record};
 
 /// Number of the longest records that are looked at.
 const LOOK: usize = 4;
+/// Places one behind the other at which a cut is looked for: what leaves it open at one, such as times that
+/// read like lengths for a while, may have ended at the next.
+const TRIES: usize = 3;
 /// The longest record that a file should have at least, whatever it says; and at most.
 const LONGEST: std::ops::RangeInclusive<u64> = 0x1_0000..=0x4_0000;
 
@@ -301,9 +304,20 @@ impl Cutter {
 
     /// A place from `at` on where a record begins, not the first one; None if that can't be told.
     fn place(&self, at: u64) -> std::io::Result<Option<u64>> {
+        let reach = (self.longest + 0x2000) as usize * LOOK;
+        for at in (at..self.len).step_by(reach).take(TRIES) {
+            let place = self.place_within(at, reach)?;
+            if place.is_some() {
+                return Ok(place);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same, from `reach` bytes alone.
+    fn place_within(&self, at: u64, reach: usize) -> std::io::Result<Option<u64>> {
         let step = self.shape.step();
         let at = at.max(self.first).next_multiple_of(step);
-        let reach = (self.longest + 0x2000) as usize * LOOK;
         let mut bytes = vec![0; reach.min(self.len.saturating_sub(at) as usize)];
         let mut have = 0;
         while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {

@@ -216,6 +216,30 @@ fn payloads_that_look_like_records_fool_nobody() {
     [carried, parallel].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
+/// Where records of 80 bytes are read one byte too early, the length of each leads over 205 of them, and its
+/// time may pass for one as long as the fraction of a second is small. A cut is found behind that.
+#[test]
+fn a_cut_is_found_behind_what_looks_like_records_for_a_while() {
+    const HALF: u32 = 10_000;
+    let path = std::env::temp_dir().join(format!("slipstream-spans-{}-while.pcap", std::process::id()));
+    let mut bytes = Vec::new();
+    for word in [0xa1b2_3c4d, 0x0004_0002, 0, 0, 64, 1] {
+        bytes.extend(u32::to_le_bytes(word));
+    }
+    for n in 0..2 * HALF {
+        for word in [5 + n / HALF, n % HALF * 1000, 64, 600] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend([0xa5; 64]);
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let spans = spans(&path, bytes.len() as u64 / 2 + 10).unwrap();
+    let [one, two] = spans.as_slice() else { panic!("{spans:?}") };
+    assert!((two.from - 24).is_multiple_of(80) && two.from < bytes.len() as u64 * 3 / 4, "{spans:?}");
+    assert_eq!(read(&path, *one, Opening::Trace).unwrap().records(), (two.from - 24) / 80);
+    std::fs::remove_file(path).unwrap();
+}
+
 /// Records that are longer than any should be, full of others: the cut is wrong, and who reads up to there
 /// notices.
 #[test]
