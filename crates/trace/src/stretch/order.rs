@@ -237,29 +237,38 @@ impl Recording {
     }
 
     /// The next packet is of `flow`, last seen at `previous`, 0 if never. Returns its position.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn packet(&mut self, flow: u32, previous: u64) -> u64 {
         let order = &mut self.order;
-        let changed = order.packets > 0 && flow != order.last;
+        let changed = flow != order.last;
+        order.runs += u64::from(changed);
+        order.last = flow;
         order.packets += 1;
-        order.runs += u64::from(changed || order.packets == 1);
         if order.packets == 1 {
             order.first = flow;
         }
-        order.last = flow;
-        let distance = order.packets - previous;
+        let distance = if previous > 0 { order.packets - previous } else { u64::MAX };
         if previous > 0 {
             order.spatial.record(distance);
         }
         if self.noted {
-            order.notes.push(Note::new(if previous > 0 { distance } else { u64::MAX }, changed));
+            // What is noted of the first packet's neighbour is told where the section is joined.
+            order.notes.push(Note::new(distance, changed));
             return order.packets;
         }
+        self.count(flow, distance, changed);
+        self.order.packets
+    }
+
+    /// Counts the latest packet, `distance` behind its flow's packet before, `u64::MAX` if there is none.
+    fn count(&mut self, flow: u32, distance: u64, changed: bool) {
+        let order = &mut self.order;
+        let changed = changed && order.packets > 1;
         for ((phases, fresh), place) in order.phases.iter_mut().zip(&mut self.fresh).zip(&mut self.places) {
             if let Some(n) = phases.changes.get_mut(*place as usize) {
                 *n += u64::from(changed);
             }
-            if previous > 0 {
+            if distance < u64::MAX {
                 fresh.packet(*place, distance);
             }
             *place = if *place + 1 == fresh.size { 0 } else { *place + 1 };
@@ -268,7 +277,6 @@ impl Recording {
         if order.tail.len() >= 2 * self.tail_len + 4096 {
             order.tail.drain(..order.tail.len() - self.tail_len);
         }
-        order.packets
     }
 
     pub(crate) fn finish(mut self) -> Order {

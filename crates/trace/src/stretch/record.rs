@@ -182,7 +182,7 @@ impl Recorder {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&mut self, row: &Row) {
         let Row { captured, flow: number, bits, .. } = *row;
         let Some(flow) = self.latest.get_mut(number as usize) else { return };
