@@ -1,7 +1,7 @@
 //! Traces of which several threads read parts: what can be found out of a packet by itself is found out part
 //! by part, side by side, and sketches take the parts in order.
 
-use slipstream_wire::classify_with;
+use slipstream_wire::{Encapsulation, FlowKey, LinkType, classify_usual, classify_with};
 
 use super::cut::{Block, Cutter, Item};
 use super::{Answers, Packet, TraceResult, TraceSettings};
@@ -34,13 +34,42 @@ impl Digest {
     /// Takes the next packet.
     #[inline]
     pub fn packet(&mut self, packet: &Packet<'_>) {
+        match usual(packet, self.settings.encapsulation) {
+            Some(key) => self.row(key, packet),
+            None => self.uncommon(packet),
+        }
+    }
+
+    /// A packet of any kind.
+    #[inline(never)]
+    pub(super) fn uncommon(&mut self, packet: &Packet<'_>) {
         let Ok(headers) = classify_with(packet.link, packet.data, self.settings.encapsulation) else {
             self.skipped += 1;
             return;
         };
         self.ipv6 |= headers.key.is_ipv6();
-        self.rows.push((headers.key, self.settings.weight(packet)));
+        self.row(headers.key, packet);
+    }
+
+    #[inline(always)]
+    fn row(&mut self, key: FlowKey, packet: &Packet<'_>) {
+        self.rows.push((key, self.settings.weight(packet)));
         self.times.push(packet.time_ns);
+    }
+}
+
+/// The key of a packet of the kind that fills most links, in registers: it goes from there to its row. A key
+/// of either kind would go through memory, and to read it back as a whole waits for the words that were
+/// written. None says nothing of the packet.
+#[inline(always)]
+fn usual(packet: &Packet<'_>, encapsulation: Encapsulation) -> Option<FlowKey> {
+    let frame = packet.data.first_chunk()?;
+    if !matches!((packet.link, encapsulation), (LinkType::Ethernet, Encapsulation::Outer)) {
+        return None;
+    }
+    match classify_usual(frame)?.key {
+        key @ FlowKey::Narrow(_) => Some(key),
+        FlowKey::Wide(_) => None,
     }
 }
 

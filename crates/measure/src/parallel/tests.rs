@@ -319,3 +319,63 @@ fn a_panic_is_passed_on() {
         assert!(ended.is_err(), "a panic after {reads_left} reads was lost");
     }
 }
+
+/// An Ethernet frame of TCP or UDP over IPv4 without options, one byte of which may be another, and of which
+/// so many bytes may be captured.
+fn nearly_usual() -> impl Strategy<Value = Vec<u8>> {
+    let change = proptest::option::of((0usize..64, any::<u8>()));
+    (any::<[u8; 32]>(), any::<[u8; 32]>(), any::<bool>(), change, 40usize..=64).prop_map(
+        |(first, second, tcp, change, captured)| {
+            let mut frame = [first, second].concat();
+            frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+            frame[20..24].copy_from_slice(&[0x40, 0, 64, if tcp { 6 } else { 17 }]);
+            if let Some((at, byte)) = change {
+                frame[at] = byte;
+            }
+            frame.truncate(captured);
+            frame
+        },
+    )
+}
+
+/// A frame around another one: VXLAN.
+fn around(mut outer: Vec<u8>, inner: &[u8]) -> Vec<u8> {
+    outer.resize(50, 0);
+    outer[23] = 17;
+    outer[36..38].copy_from_slice(&4789u16.to_be_bytes());
+    outer[42..50].copy_from_slice(&[8, 0, 0, 0, 0, 0, 1, 0]);
+    [&outer, inner].concat()
+}
+
+proptest! {
+    #[test]
+    fn usual_packets_are_taken_as_any(
+        frames in proptest::collection::vec(
+            (
+                prop_oneof![
+                    nearly_usual(),
+                    (nearly_usual(), nearly_usual()).prop_map(|(outer, inner)| around(outer, &inner)),
+                ],
+                any::<bool>(),
+            ),
+            1..40,
+        ),
+        inner: bool,
+        bytes: bool,
+    ) {
+        let encapsulation = if inner { Encapsulation::Inner } else { Encapsulation::Outer };
+        let weight = if bytes { Weight::Bytes } else { Weight::Packets };
+        let epoch = EpochLength::Packets(10);
+        let settings = TraceSettings { epoch, weight, encapsulation, workers: 1 };
+        let (mut digest, mut twin) = (Digest::new(settings), Digest::new(settings));
+        for (n, (data, ethernet)) in frames.iter().enumerate() {
+            let link = if *ethernet { LinkType::Ethernet } else { LinkType::RawIp };
+            let packet = Packet { time_ns: n as u64, link, original_len: 60 + n as u32, data };
+            digest.packet(&packet);
+            twin.uncommon(&packet);
+        }
+        prop_assert_eq!(&digest.rows, &twin.rows);
+        prop_assert_eq!(&digest.times, &twin.times);
+        prop_assert_eq!((digest.skipped, digest.ipv6), (twin.skipped, twin.ipv6));
+    }
+}
