@@ -297,6 +297,12 @@ impl Mappings {
         Some(Mapped { address: inside.src, port: inside.src_port, mapping, whole: false })
     }
 
+    /// The dynamic mapping that has an external endpoint.
+    fn with_external(&self, external: NarrowKey) -> Option<u32> {
+        let is = |id| self.dynamic.get(id).is_some_and(|m| m.external == external);
+        self.by_external.find(external.hash(self.seed), is)
+    }
+
     /// The external address that stands for all of an inside one.
     pub(super) fn whole_external(&self, inside: u32) -> Option<u32> {
         self.statics.external_of(inside)
@@ -382,10 +388,13 @@ impl Mappings {
     pub(super) fn update(&mut self, config: &NatConfig, made: &mut Made) {
         let Made { statics, pool, ports } = made;
         std::mem::swap(&mut self.statics, statics);
-        // Ports that were static are free again; those that are static now are taken.
+        // Ports that were static are free again, unless a host has one still that it had before; those that
+        // are static now are taken.
         for (at, address) in self.pool.iter().enumerate() {
             for (space, port) in statics.ports_of(*address) {
-                self.ports.give_back(at, space, port);
+                if self.with_external(endpoint(space.protocol(), *address, port)).is_none() {
+                    self.ports.give_back(at, space, port);
+                }
             }
         }
         self.active.clear();

@@ -174,8 +174,9 @@ impl Nat {
                     let (Some(key), Some(session)) = (self.sessions.key(*id), self.sessions.get(*id)) else {
                         return false;
                     };
-                    let external = Tuple::of(session.outside);
-                    !self.mappings.fits(&self.config, &Tuple::of(*key), (external.dst, external.dst_port))
+                    let (from, external) = (Tuple::of(*key), Tuple::of(session.outside));
+                    !self.mappings.fits(&self.config, &from, (external.dst, external.dst_port))
+                        || !self.leads_where_it_may(&from, session)
                 };
                 let over: Vec<u32> = ids.filter(is_over).collect();
                 over.into_iter().for_each(|id| self.release(id, now));

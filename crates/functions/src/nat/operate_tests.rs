@@ -241,6 +241,88 @@ fn a_port_that_becomes_static_is_taken_from_whoever_has_it_and_not_given_again()
     assert_eq!(external(nat.nat.outbound(&out, now)), Some(other), "a session that may stay does");
 }
 
+/// Two reloads come one right after the other: the first one makes a port static, the second one doesn't.
+#[test]
+fn a_port_that_was_static_for_a_moment_is_given_to_nobody_else() {
+    let mut nat = stage(&config(&["192.0.2.1"]));
+    let now = Nanos(1_000 * SECOND);
+    let out = packet(17, 1, 5001, 1, 0);
+    let had = external(nat.nat.outbound(&out, now)).unwrap();
+    assert_eq!(had.1, 5001);
+    let inside = (Ipv4Addr::new(10, 0, 0, 9), 53);
+    let mapping = super::super::StaticMapping::Port {
+        protocol: 17,
+        inside,
+        external: (Ipv4Addr::new(192, 0, 2, 1), 5001),
+    };
+    let with = NatConfig { statics: vec![mapping], ..config(&["192.0.2.1"]) };
+    drop(nat.update(Box::new(NatUpdate::new(with)), now));
+    drop(nat.update(Box::new(NatUpdate::new(config(&["192.0.2.1"]))), now));
+    sweep(&mut nat, now);
+    assert_eq!(external(nat.nat.outbound(&out, now)), Some(had));
+    let other = packet(17, 2, 5001, 1, 0);
+    let others = external(nat.nat.outbound(&other, now)).unwrap();
+    assert_ne!(others, had, "the port is the first host's");
+    // Once it has ended, anybody may have it.
+    nat.nat.expire(Nanos(10_000 * SECOND), u32::MAX);
+    let later = Nanos(10_000 * SECOND);
+    assert_eq!(external(nat.nat.outbound(&other, later)), Some(had));
+}
+
+/// Sessions between two inside hosts, by external addresses, follow the settings: with `hairpin = false` they
+/// end; to an address that is the NAT's no longer they go out, translated; and to one that is its own only
+/// now they begin anew.
+#[test]
+fn sessions_by_external_addresses_follow_the_settings() {
+    let now = Nanos(1_000 * SECOND);
+    let all = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"];
+    let begin = |nat: &mut NatStage| {
+        let of = |nat: &mut NatStage, host| external(nat.nat.outbound(&packet(17, host, 5001, 1, 0), now));
+        let (one, host) = (of(nat, 1).unwrap(), 2..20u8);
+        let other = host.filter_map(|host| of(nat, host)).find(|other| other.0 != one.0).unwrap();
+        let from = Tuple::of(packet(17, 1, 5001, 1, 0).key);
+        let key = Tuple { dst: other.0, dst_port: other.1, ..from }.key();
+        (one, other, Packet { key, kind: Kind::Opens, tcp_flags: 0 })
+    };
+    let update = |nat: &mut NatStage, config: NatConfig| {
+        drop(nat.update(Box::new(NatUpdate::new(config)), now));
+    };
+    let goes_to = |verdict| match verdict {
+        Verdict::Rewrite { rewrite, .. } => {
+            let Tuple { src, dst, .. } = Tuple::of(rewrite.endpoints());
+            Some((src, dst))
+        }
+        _ => None,
+    };
+    let mut nat = stage(&config(&all));
+    let (one, _, hairpin) = begin(&mut nat);
+    let (src, dst) = goes_to(nat.nat.outbound(&hairpin, now)).unwrap();
+    assert_eq!((src, dst >> 24), (one.0, 10));
+    update(&mut nat, NatConfig { hairpin: false, ..config(&all) });
+    sweep(&mut nat, now);
+    assert_eq!(nat.nat.outbound(&hairpin, now), Verdict::Drop(DropReason::Hairpin));
+
+    let mut nat = stage(&config(&all));
+    let (one, other, hairpin) = begin(&mut nat);
+    goes_to(nat.nat.outbound(&hairpin, now)).unwrap();
+    let without: Vec<&str> =
+        all.into_iter().filter(|a| a.parse::<Ipv4Addr>().unwrap().to_bits() != other.0).collect();
+    update(&mut nat, config(&without));
+    for _ in 0..2 {
+        assert_eq!(goes_to(nat.nat.outbound(&hairpin, now)), Some((one.0, other.0)), "never untranslated");
+        sweep(&mut nat, now);
+    }
+
+    let mut nat = stage(&config(&["192.0.2.1"]));
+    let from = Tuple::of(packet(17, 1, 5001, 1, 0).key);
+    let dst = Ipv4Addr::new(192, 0, 2, 2).to_bits();
+    let to_host = Packet { key: Tuple { dst, ..from }.key(), kind: Kind::Opens, tcp_flags: 0 };
+    assert!(goes_to(nat.nat.outbound(&to_host, now)).is_some_and(|(_, to)| to == dst));
+    update(&mut nat, config(&["192.0.2.1", "192.0.2.2"]));
+    sweep(&mut nat, now);
+    assert_eq!(nat.nat.outbound(&to_host, now), Verdict::Drop(DropReason::NoMapping), "nobody is there");
+}
+
 #[test]
 fn events_tell_of_sessions_from_when_they_are_asked_for() {
     let mut nat = stage(&config(&["192.0.2.1"]));

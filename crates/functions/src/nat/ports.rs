@@ -101,6 +101,14 @@ impl PortSpace {
             _ => None,
         }
     }
+
+    pub(super) const fn protocol(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Icmp => 1,
+        }
+    }
 }
 
 /// The ports of an address.

@@ -109,13 +109,20 @@ impl Nat {
     /// translated as on its way out, then as on its way in.
     fn hairpin(&mut self, id: u32, packet: &Packet, translated: NarrowKey, now: Nanos) -> Verdict {
         let half = Packet { key: translated, ..*packet };
-        match self.inbound_session(&half, now) {
-            Verdict::Rewrite { rewrite, .. } => {
-                let rewrite = Rewrite::between(packet.key, rewrite.endpoints());
-                Verdict::Rewrite { rewrite, session: id }
-            }
-            other => other,
-        }
+        let endpoints = match self.inbound_session(&half, now) {
+            Verdict::Rewrite { rewrite, .. } => rewrite.endpoints(),
+            // The address was one of the NAT's when the session began, and is none by other settings now.
+            Verdict::Pass => translated,
+            other => return other,
+        };
+        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, endpoints), session: id }
+    }
+
+    /// Returns true if a session's packets from inside may go where they go, as the settings are now: to
+    /// another inside host if these let them, and only then to an address of the NAT's.
+    pub(super) fn leads_where_it_may(&self, from: &Tuple, session: &Session) -> bool {
+        let hairpin = session.marks & HAIRPIN != 0 && self.config.hairpin;
+        hairpin || !self.mappings.owns(from.dst)
     }
 
     /// A packet from inside of no session, whose source has this external endpoint whatever its destination.
