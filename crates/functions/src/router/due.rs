@@ -11,6 +11,7 @@ impl Router {
     /// Does what is due: questions to repeat, neighbours to give up, the file of routes.
     pub(super) fn due(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let now = fx.cx.now;
+        self.send_ready(fx);
         while let Some(due) = self.neighbours.due(now) {
             match due {
                 Due::Ask(port, address, known) => self.question(fx, port, address, known),
@@ -28,6 +29,15 @@ impl Router {
         }
     }
 
+    /// Sends what waited for neighbours whose addresses other routes tell, or other settings.
+    fn send_ready(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        for (frame, port, mac) in self.neighbours.take_ready() {
+            let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
+            Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
+            fx.made.push(NewPacket { frame, port });
+        }
+    }
+
     /// Installs new routes, if their file has changed.
     pub(super) fn poll_routes(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let now = fx.cx.now;
@@ -37,11 +47,7 @@ impl Router {
                 self.counters.reloads += 1;
                 self.last_error = None;
                 drop(self.install(*fib, now));
-                for (frame, port, mac) in self.neighbours.take_ready() {
-                    let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
-                    Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
-                    fx.made.push(NewPacket { frame, port });
-                }
+                self.send_ready(fx);
             }
             Some(Reload::Failed(why)) => {
                 self.counters.reload_errors += 1;

@@ -260,3 +260,30 @@ fn a_route_that_throws_is_no_route() {
     assert!(links.stage.drops().iter().any(|drops| drops == (DropReason::NoRoute, 1)));
     assert_eq!(links.send(0, &framed(1, &packet(0x0a05_0001)))[0].0, 1, "the gateway is asked for");
 }
+
+/// Other settings, as a reload of the configuration hands them over, tell the Ethernet address of a gateway
+/// that packets wait for: they leave at once, and not with whatever the next change of routes brings.
+#[test]
+fn what_waits_for_a_gateway_leaves_when_other_settings_tell_where_it_is() {
+    use slipstream_core::operate::{Operate, Update};
+    use slipstream_core::stage::Stage;
+
+    let mut links = Links::new(INTERFACES, "198.51.100.0/24 via 203.0.113.5 port wan\n");
+    let out = links.send(0, &framed(1, &datagram(address("198.51.100.20"), 9, b"first")));
+    assert_eq!((out.len(), links.stage.held()), (1, 1), "it is asked for");
+    let interfaces: std::sync::Arc<[Interface]> = super::interfaces(INTERFACES.into_iter()).unwrap().into();
+    let routes = Routes::parse("198.51.100.0/24 via 203.0.113.5 mac 02:00:00:00:07:01 port wan\n").unwrap();
+    let fib = Fib::build(&interfaces, routes.routes()).unwrap();
+    let update: Update = super::stage::update_of(interfaces, fib);
+    let now = Nanos(links.now + 1);
+    let operate: &mut dyn Operate = links.stage.operate().unwrap();
+    drop(operate.update(update, now));
+    assert!(links.stage.next_deadline() <= now, "there is something to do");
+    let mut out = super::tests::Collect::default();
+    let kinds = [LinkType::Ethernet];
+    let mut cx = Context { now, pool: &mut links.pool, input: 0, links: &kinds };
+    links.stage.on_deadline(&mut cx, &mut out);
+    let [(1, _, frame)] = out.0.as_slice() else { panic!("what waited leaves: {:?}", out.0) };
+    assert!(is_to(frame, "198.51.100.20") && frame[..6] == STATION && frame[6..12] == WAN);
+    assert_eq!((links.stage.held(), links.pool.live()), (0, 0));
+}

@@ -483,9 +483,12 @@ impl Neighbours {
         frames
     }
 
-    /// When [`due`](Self::due) has something to say.
+    /// When [`due`](Self::due) has something to say, or [`take_ready`](Self::take_ready): at once.
     #[inline]
     pub(super) fn next_deadline(&self) -> Nanos {
+        if !self.ready.is_empty() {
+            return Nanos(0);
+        }
         self.asking.front().map_or(Nanos::MAX, |(when, ..)| *when)
     }
 

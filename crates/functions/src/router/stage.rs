@@ -185,6 +185,12 @@ struct RouterUpdate {
     limiter: RateLimiter,
 }
 
+/// Other settings with these routes, which no file has.
+#[cfg(test)]
+pub(super) fn update_of(interfaces: Arc<[Interface]>, fib: Fib) -> Update {
+    Box::new(RouterUpdate { interfaces, watch: None, fib, limiter: RateLimiter::new(1000, 50) })
+}
+
 impl Operate for Router {
     fn update(&mut self, new: Update, now: Nanos) -> Update {
         match new.downcast::<RouterUpdate>() {
