@@ -221,9 +221,18 @@ fn hindrance(settings: &Settings) -> Option<Hindrance> {
             remedy: "set hairpin=false, or leave out --shards",
         });
     }
-    (!settings.list("static").is_empty()).then_some(Hindrance {
-        reason: "has static mappings, whose external ports belong to no shard's range",
-        remedy: "leave out --shards",
+    if !settings.list("static").is_empty() {
+        return Some(Hindrance {
+            reason: "has static mappings, whose external ports belong to no shard's range",
+            remedy: "leave out --shards",
+        });
+    }
+    // Each range is divided by itself: two shards would give a port of both, and one of them get the answers.
+    let [high, low] = ["ports", "low_ports"].map(|name| range(settings.text(name)));
+    let shared = high.zip(low).is_some_and(|(a, b)| a.start() <= b.end() && b.start() <= a.end());
+    shared.then_some(Hindrance {
+        reason: "has ports that are in `ports` and in `low_ports`, and would belong to two shards",
+        remedy: "give the two ranges no port in common, as in low_ports=none, or leave out --shards",
     })
 }
 

@@ -126,3 +126,24 @@ fn padding_stays() {
         }
     }
 }
+
+/// Shards have a part of each range of ports: a port in both would belong to two of them, each of which could
+/// give it to a host of its own.
+#[test]
+fn a_port_of_two_ranges_belongs_to_no_shard() {
+    use slipstream_core::settings::{Settings, Value};
+
+    let hinders = |ports: &str, low_ports: &str| {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let settings = Settings::defaults(NAT.settings)
+            .with("hairpin", Value::Bool(false))
+            .with("ports", text(ports))
+            .with("low_ports", text(low_ports));
+        (NAT.properties.hindrance)(&settings).is_some()
+    };
+    assert!(!hinders("1024-65535", "1-1023") && !hinders("1-65535", "none"));
+    assert!(!hinders("1-1000", "1001-1023") && !hinders("40000-50000", "600-1023"));
+    for (ports, low_ports) in [("512-65535", "1-1023"), ("1-65535", "1-1023"), ("1-1023", "1023-2000")] {
+        assert!(hinders(ports, low_ports), "{ports} and {low_ports}");
+    }
+}
