@@ -75,6 +75,12 @@ impl<F: NetworkFunction> Runner<F> {
         out: &mut dyn Output,
     ) {
         self.packets += batch.frames.len() as u64;
+        if self.fragments.is_none()
+            && let Some(limits) = self.function.fragments()
+        {
+            // It was given other rules, which ask for whole datagrams.
+            self.fragments = Some(Box::new(Reassembler::new(limits)));
+        }
         match self.fragments.take_if(|_| Info::has_fragments(&batch.frames)) {
             Some(mut fragments) => {
                 self.reassemble::<PER_TRAIN>(&mut fragments, cx, batch, out);
@@ -290,10 +296,6 @@ impl<F: NetworkFunction> Runner<F> {
         }
         if self.function.next_deadline() <= cx.now {
             self.function.on_deadline(&mut FunctionContext { cx, made: &mut self.made });
-            if self.fragments.is_none() {
-                // It may have been given other rules, which ask for whole datagrams.
-                self.fragments = self.function.fragments().map(|limits| Box::new(Reassembler::new(limits)));
-            }
         }
         self.emit_made(cx, out);
     }

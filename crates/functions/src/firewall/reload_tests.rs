@@ -239,6 +239,38 @@ fn connections_stay() {
     assert_eq!(ports(&mut stage, &[segment(24), back(16)]), [0, 0]);
 }
 
+/// Rules that a reload of the configuration brings decide about whole datagrams, where those before read
+/// nothing that a fragment hasn't: what they deny comes through in no pieces.
+#[test]
+fn rules_of_a_new_configuration_see_whole_datagrams() {
+    use super::stage::{Checksums, FirewallUpdate};
+    use crate::RateLimiter;
+
+    let datagram = udp(4000, 53, &[7; 40]);
+    let part = |at: usize, end: usize, more: u16| {
+        let word = more | (at / 8) as u16;
+        ipv4_fragment(17, 0x0a00_0001, 0x0a00_0002, word, &[], &datagram[at..end])
+    };
+    let fragments = [part(0, 24, 0x2000), part(24, datagram.len(), 0)];
+    for per_train in [true, false] {
+        let firewall = stage("deny src net 10.9.0.0/16\ndefault allow", 0).0;
+        let mut stage: Box<dyn Stage> =
+            if per_train { Box::new(PerTrain::new(firewall)) } else { Box::new(PerPacket::new(firewall)) };
+        assert!(fates(&mut *stage, &fragments, &[1]).iter().all(|(port, _)| *port == 0));
+        let update = FirewallUpdate {
+            loaded: Some(load("deny udp dst port 53\ndefault allow").unwrap()),
+            files: None,
+            iptables: false,
+            allow_other: true,
+            checksums: Checksums::Off,
+            limiter: RateLimiter::new(1000, 1000),
+        };
+        drop(stage.operate().unwrap().update(Box::new(update), Nanos(5)));
+        let seen = fates(&mut *stage, &fragments, &[1]);
+        assert_eq!(seen.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 1]);
+    }
+}
+
 /// Denials that are told of, and the packets that the next one will count, add up to all that were denied.
 #[test]
 fn denials_add_up() {
