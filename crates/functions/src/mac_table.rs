@@ -54,9 +54,9 @@ pub struct MacCounters {
     pub moved: u64,
     /// Stations forgotten after the ageing time.
     pub aged: u64,
-    /// Stations that found no room.
+    /// Frames whose station found no room.
     pub full: u64,
-    /// Sources that are no station's, or contradict a static entry.
+    /// Frames whose source is no station's, or contradicts a static entry.
     pub refused: u64,
 }
 
@@ -147,6 +147,15 @@ impl MacTable {
         };
         self.counters.learned += 1;
         (Learned::New, id)
+    }
+
+    /// So many more frames came from a station, of each of which the same was learned as just now.
+    pub fn more(&mut self, learned: Learned, frames: u64) {
+        match learned {
+            Learned::Full => self.counters.full += frames,
+            Learned::Refused | Learned::Static => self.counters.refused += frames,
+            Learned::New | Learned::Known | Learned::Moved { .. } => {}
+        }
     }
 
     /// The entry of a station, which is most likely that of the number `known`; [`NONE`] where it has none,

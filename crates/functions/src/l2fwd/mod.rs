@@ -187,12 +187,13 @@ impl NetworkFunction for Bridge {
         verdicts: &mut [Verdict],
     ) {
         // A station is as fresh as the last frame that came from it.
-        if let [_, .., last] = frames
+        if let [_, between @ .., last] = &*frames
             && self.learns
             && let Some((from, _)) = stations(fx.cx.data(last))
             && self.map.get(usize::from(fx.cx.input)).copied().flatten().is_none()
         {
-            self.table.learn(from, fx.cx.input.into(), fx.cx.now.max(last.arrival));
+            let learned = self.table.learn(from, fx.cx.input.into(), fx.cx.now.max(last.arrival));
+            self.table.more(learned, between.len() as u64);
         }
         verdicts.fill(match *decision {
             Decision::Port(port) => Verdict::port(port),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use slipstream_wire::{LinkType, classify};
 
 use super::Bridge;
-use crate::mac_table::MacTable;
+use crate::mac_table::{MacTable, Station};
 use crate::{PerPacket, PerTrain};
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::{Frame, Info};
@@ -105,5 +105,33 @@ proptest! {
         prop_assert_eq!(pool.live(), 0);
         prop_assert!(trains.decisions() <= packets.decisions());
         prop_assert_eq!(trains.drops(), packets.drops());
+    }
+    /// Where stations find no room, or are not where the settings say, each of their frames is counted, once
+    /// per train as per packet.
+    #[test]
+    fn a_full_table_counts_frames(batches in proptest::collection::vec(
+        (0..PORTS, 0..400_000_000_u64, proptest::collection::vec((0..4_u8, 0..4_u8, 0..2_u8), 1..5), 1..6_usize),
+        1..30,
+    )) {
+        let bridge = || {
+            let mut table = MacTable::new(3, AGEING, 3);
+            table.fix(Station { vlan: 0, mac: [2, 0, 0, 0, 0, 1] }, 2);
+            Bridge::new(PORTS, table)
+        };
+        let (mut trains, mut packets) = (PerTrain::new(bridge()), PerPacket::new(bridge()));
+        let (mut pool, mut now) = (Pool::new(), 7);
+        for (input, gap, sent, times) in batches {
+            now += gap;
+            let sent: Vec<Sent> = sent.iter().flat_map(|(from, to, vlan)| (0..times).map(|n| (*from, *to, *vlan, n as u8))).collect();
+            let by_train = run(&mut trains, &mut pool, input, Nanos(now), &sent);
+            prop_assert_eq!(run(&mut packets, &mut pool, input, Nanos(now), &sent), by_train);
+        }
+        let counted = |stage: &dyn Stage| {
+            let mut all = Vec::new();
+            stage.counters(&mut |name, n| all.push((name, n)));
+            all.retain(|(name, _)| *name != "decisions");
+            all
+        };
+        prop_assert_eq!(counted(&trains), counted(&packets));
     }
 }
