@@ -447,6 +447,18 @@ impl Mappings {
         self.add(key, outside, number)
     }
 
+    /// Gives up the dynamic mapping of an inside endpoint to this external one, unless it has sessions:
+    /// whether there was one to give up.
+    pub(super) fn forget(&mut self, inside: &Tuple, external: (u32, u16)) -> bool {
+        let key = endpoint(inside.protocol, inside.src, inside.src_port);
+        let outside = endpoint(inside.protocol, external.0, external.1);
+        let found = self.dynamic.find(&key, self.dynamic.hash(&key));
+        let unused = |id: &u32| {
+            self.dynamic.get(*id).is_some_and(|mapping| mapping.sessions == 0 && mapping.external == outside)
+        };
+        found.filter(unused).is_some_and(|id| self.remove(id))
+    }
+
     /// Checks that a mapping may have another session, and gives it up if it has none.
     pub(super) fn may_hold(&mut self, mapping: u32) -> bool {
         let may = self.has_room(mapping).is_ok();

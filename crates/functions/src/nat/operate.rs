@@ -278,8 +278,13 @@ impl Operate for NatStage {
     }
 
     fn remove(&mut self, table: usize, record: &[u8], now: Nanos) -> bool {
-        let session = Saved::read(record).filter(|_| table == 0);
-        session.is_some_and(|saved| self.nat.end(&saved.from.key(), now))
+        if table == 0 {
+            return Saved::read(record).is_some_and(|saved| self.nat.end(&saved.from.key(), now));
+        }
+        let known = mapping(record).filter(|_| table == 1);
+        let removed = known.is_some_and(|(from, external, _)| self.nat.mappings.forget(&from, external));
+        self.nat.counters.mappings_released += u64::from(removed);
+        removed
     }
 
     fn expire(&mut self, now: Nanos) {

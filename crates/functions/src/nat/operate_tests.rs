@@ -323,6 +323,39 @@ fn sessions_by_external_addresses_follow_the_settings() {
     assert_eq!(nat.nat.outbound(&to_host, now), Verdict::Drop(DropReason::NoMapping), "nobody is there");
 }
 
+/// An operator takes a mapping out that strangers keep, as he does a session.
+#[test]
+fn a_mapping_without_sessions_is_taken_out() {
+    let config = NatConfig { inbound_refresh: true, ..config(&["192.0.2.1"]) };
+    let (mut nat, begin) = (stage(&config), 1_000 * SECOND);
+    let out = packet(17, 1, 5001, 1, 0);
+    let had = external(nat.nat.outbound(&out, Nanos(begin))).unwrap();
+    let late = Nanos(begin + config.timeouts.udp - SECOND);
+    let stranger = packet(17, 1, 5001, 9, 0);
+    assert!(matches!(nat.nat.inbound(&answer(&stranger, had, 0), late), Verdict::Rewrite { .. }));
+    let all = saved(&nat, late);
+    let [(0, session)] = all.as_slice() else { panic!("a session: {all:?}") };
+    let of_it = Saved::read(session).unwrap();
+    let mut used = Vec::new();
+    used.extend(of_it.from.src.to_le_bytes());
+    used.extend(of_it.from.src_port.to_le_bytes());
+    used.extend([17, 0]);
+    used.extend(had.0.to_le_bytes());
+    used.extend(had.1.to_le_bytes());
+    used.resize(MAPPING, 0);
+    assert!(!nat.remove(1, &used, late), "it has a session");
+    let later = Nanos(begin + config.timeouts.udp + SECOND);
+    nat.expire(later);
+    let all = saved(&nat, later);
+    let [(1, record)] = all.as_slice() else { panic!("a mapping: {all:?}") };
+    assert_eq!((nat.nat.sessions(), nat.nat.mappings()), (0, 1));
+    assert!(nat.remove(1, record, later) && !nat.remove(1, record, later));
+    assert_eq!(nat.nat.mappings(), 0);
+    let verdict = nat.nat.inbound(&answer(&stranger, had, 0), later);
+    assert_eq!(verdict, Verdict::Drop(DropReason::NoMapping));
+    assert_eq!(external(nat.nat.outbound(&packet(17, 2, 5001, 1, 0), later)), Some(had), "its port is free");
+}
+
 #[test]
 fn events_tell_of_sessions_from_when_they_are_asked_for() {
     let mut nat = stage(&config(&["192.0.2.1"]));
