@@ -288,6 +288,8 @@ impl Neighbours {
             neighbour.mac = mac;
             let before = std::mem::replace(&mut neighbour.state, State::Fixed);
             if let State::Asked(queue) = before {
+                // A question that nobody waits for any longer: there is something to do at once.
+                self.asking.push_front((now, id, neighbour.serial));
                 let frames = self.release(queue);
                 self.held += frames.len() as u64;
                 self.ready.extend(frames.into_iter().map(|frame| (frame, port, mac)));
@@ -483,12 +485,9 @@ impl Neighbours {
         frames
     }
 
-    /// When [`due`](Self::due) has something to say, or [`take_ready`](Self::take_ready): at once.
+    /// When [`due`](Self::due) has something to say, or [`take_ready`](Self::take_ready).
     #[inline]
     pub(super) fn next_deadline(&self) -> Nanos {
-        if !self.ready.is_empty() {
-            return Nanos(0);
-        }
         self.asking.front().map_or(Nanos::MAX, |(when, ..)| *when)
     }
 
