@@ -195,6 +195,112 @@ proptest! {
     }
 }
 
+/// One thing that happens to a NAT while it runs.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A packet from inside: protocol, host, port, and where it goes to, an external address too.
+    Out(bool, u8, u16, u8),
+    /// A packet from outside to an external address and port.
+    In(bool, u8, u8, u16),
+    /// Other settings: the pool as bits, static ports as bits, hairpin.
+    Update(u8, u8, bool),
+    /// A slice of what there is to do after that.
+    Sweep,
+    /// Time goes by, in seconds.
+    Pass(u16),
+    /// An operator takes out the entry with this number.
+    Remove(u8),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let one = prop_oneof![
+        8 => (any::<bool>(), 0..4u8, 5000..5006u16, 0..8u8).prop_map(|(tcp, host, port, to)| Event::Out(tcp, host, port, to)),
+        4 => (any::<bool>(), 0..3u8, 0..4u8, 5000..5006u16).prop_map(|(tcp, from, to, port)| Event::In(tcp, from, to, port)),
+        2 => (1..16u8, 0..8u8, any::<bool>()).prop_map(|(pool, statics, hairpin)| Event::Update(pool, statics, hairpin)),
+        2 => Just(Event::Sweep),
+        1 => (0..400u16).prop_map(Event::Pass),
+        1 => any::<u8>().prop_map(Event::Remove),
+    ];
+    proptest::collection::vec(one, 1..150)
+}
+
+/// Four external addresses, of which those of these bits are the pool, and static ports at the first of them.
+fn chosen(pool: u8, statics: u8, hairpin: bool) -> NatConfig {
+    let address = |n: u8| Ipv4Addr::new(198, 51, 100, n);
+    let port = |n: u8| super::super::StaticMapping::Port {
+        protocol: 17,
+        inside: (Ipv4Addr::new(10, 0, 0, 9), 53 + u16::from(n)),
+        external: (address(0), 5000 + u16::from(n)),
+    };
+    let bits = |of: u8| (0..4u8).filter(move |n| of >> n & 1 != 0);
+    NatConfig {
+        pool: bits(pool).map(address).collect(),
+        statics: bits(statics).map(port).collect(),
+        ports: 5000..=5004,
+        hairpin,
+        inbound_refresh: true,
+        ..config(&[])
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens in whatever order, nobody has an external endpoint that somebody else has, no packet
+    /// of a host that is translated leaves with its own source, and in the end all ports are free again.
+    #[test]
+    fn endpoints_have_one_owner_whatever_happens(events in events()) {
+        let (mut nat, mut now) = (stage(&chosen(3, 0, true)), 1_000 * SECOND);
+        for event in events {
+            match event {
+                Event::Out(tcp, host, port, to) => {
+                    let (protocol, flags) = if tcp { (6, 2) } else { (17, 0) };
+                    let verdict = nat.nat.outbound(&packet(protocol, host, port, to, flags), Nanos(now));
+                    prop_assert!(verdict != Verdict::Pass, "untranslated");
+                    if let Some((source, _)) = external(verdict) {
+                        prop_assert_eq!(source >> 24, 198);
+                    }
+                }
+                Event::In(tcp, from, to, port) => {
+                    let src = u32::from_be_bytes([203, 0, 113, from]);
+                    let dst = u32::from_be_bytes([198, 51, 100, to]);
+                    let protocol = if tcp { 6 } else { 17 };
+                    let key = Tuple { protocol, src, src_port: 443, dst, dst_port: port }.key();
+                    let packet = Packet { key, kind: Kind::Opens, tcp_flags: if tcp { 2 } else { 0 } };
+                    nat.nat.inbound(&packet, Nanos(now));
+                }
+                Event::Update(pool, statics, hairpin) => {
+                    let update: Update = Box::new(NatUpdate::new(chosen(pool, statics, hairpin)));
+                    drop(nat.update(update, Nanos(now)));
+                }
+                Event::Sweep => drop(nat.nat.sweep_on(Nanos(now))),
+                Event::Pass(seconds) => now += u64::from(seconds) * SECOND,
+                Event::Remove(n) => {
+                    let all = saved(&nat, Nanos(now));
+                    if let Some((table, record)) = all.get(usize::from(n) % all.len().max(1)) {
+                        prop_assert!(nat.remove(*table, record, Nanos(now)));
+                    }
+                }
+            }
+            let mut owners = std::collections::HashMap::new();
+            for (inside, outside) in nat.nat.live(Nanos(now)) {
+                let (inside, outside) = (Tuple::of(inside), Tuple::of(outside));
+                let owner = (inside.src, inside.src_port);
+                let had = owners.insert((outside.protocol, outside.dst, outside.dst_port), owner);
+                prop_assert!(had.is_none_or(|had| had == owner), "{:?} and {:?} have {:?}", had, owner, outside);
+            }
+        }
+        drop(nat.update(Box::new(NatUpdate::new(chosen(1, 0, true))), Nanos(now)));
+        sweep(&mut nat, Nanos(now));
+        let end = Nanos(now + 100_000 * SECOND);
+        nat.nat.expire(end, u32::MAX);
+        prop_assert_eq!((nat.nat.sessions(), nat.nat.mappings()), (0, 0));
+        let ports = (0..4u8).map(|host| external(nat.nat.outbound(&packet(17, host, 5000 + u16::from(host), 9, 0), end)));
+        let ports: Vec<_> = ports.map(|found| found.map(|(_, port)| port)).collect();
+        prop_assert_eq!(ports, [5000, 5001, 5002, 5003].map(Some));
+    }
+}
+
 /// A host gets back as many mappings as it may have now.
 #[test]
 fn a_restart_gives_a_host_no_more_mappings_than_it_may_have() {
