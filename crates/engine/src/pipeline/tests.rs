@@ -395,6 +395,14 @@ fn payloads_come_back_before_anything_leaves() {
         ("slice(min_age=2s, max_age=1s) -> splice", "a payload must wait for 2s at least"),
         ("slice -> reframe(tcp_order=true) -> splice", "needs payloads, which wait at `slice`: `tcp_order`"),
         ("slice -> reframe(tunnel=inner) -> splice", "needs payloads, which wait at `slice`: `tunnel=inner`"),
+        (
+            "slice -> firewall(rules=a.txt, checksum=state) -> splice",
+            "needs payloads, which wait at `slice`: `checksum`",
+        ),
+        (
+            "slice -> firewall(rules=a.txt, checksum=all) -> splice",
+            "needs payloads, which wait at `slice`: `checksum`",
+        ),
         ("slice -> t :: tee[0] -> splice", "it multiplies packets"),
         ("slice(entries=10, rate=1mpps, service=1us) -> splice", "both `entries` and what to reckon it from"),
         ("slice(rate=1mpps) -> splice", "without `service`"),

@@ -153,6 +153,7 @@ pub const FIREWALL: StageType = StageType {
         reload: Some(RELOAD),
         tables: &[STATE],
         paired: true,
+        needs_payload,
         partners: &[
             Partner { of: &["connections", "early_drop", "checksum"], need: Need::IsNot("track", "off") },
             Partner { of: &["fragment_bytes", "fragment_timeout"], need: Need::IsNot("fragments", "0") },
@@ -197,6 +198,11 @@ const RELOAD: Reloading = Reloading {
         }))
     },
 };
+
+/// A checksum over a payload that waits elsewhere can't be told from a right one.
+fn needs_payload(settings: &Settings) -> Option<&'static str> {
+    (checksums(settings) != Checksums::Off).then_some("`checksum` adds up payloads")
+}
 
 fn checksums(settings: &Settings) -> Checksums {
     match settings.text("checksum") {
