@@ -192,6 +192,10 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
     if later && !(v6 && of_the_way && headers.key.protocol() != ICMPV6) {
         return Err(Silent::Fragment);
     }
+    // What a fragment has behind further extension headers isn't known: it may be an error.
+    if headers.flags.has(Flags::FRAGMENT) && v6 && is_extension(headers.key.protocol()) {
+        return Err(Silent::Fragment);
+    }
     let too_big = matches!(message, Some(Message::TooBig { .. }));
     let kind = packet.get(usize::from(headers.l4)).copied();
     match (headers.key.protocol(), v6, kind) {
@@ -212,6 +216,11 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
         IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
     };
     if host { Ok(()) } else { Err(Silent::Source) }
+}
+
+/// Returns true if a header of IPv6 that has this number is followed by another one (RFC 7045 §2.2).
+fn is_extension(number: u8) -> bool {
+    matches!(number, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140 | 253 | 254)
 }
 
 /// Returns true if a fragment is the first of its datagram.

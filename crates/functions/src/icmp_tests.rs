@@ -142,6 +142,13 @@ fn what_is_never_answered() {
         let later = ipv4_fragment(17, A, B, 3, &[], b"payload.");
         assert_eq!(answered(message, &later), Err(Silent::Fragment));
     }
+    // Behind further extension headers of a fragment there may be an error.
+    for offset in [0, 8_u8] {
+        let options =
+            [&[60, 0, 0, offset | 1, 0, 0, 0, 1, 58, 0, 1, 4, 0, 0, 0, 0][..], &error(1, 0, &ok6)].concat();
+        let fragment = ipv6(44, six(1), six(2), &options);
+        assert_eq!(answered(Message::TimeExceeded, &fragment), Err(Silent::Fragment), "{offset}");
+    }
     // Echoes and first fragments are; and multicast of IPv6 is where it is too big.
     assert!(answered(Message::TimeExceeded, &ipv4(1, A, B, &echo(8, 1, b""))).is_ok());
     assert!(answered(Message::TimeExceeded, &ipv4_fragment(17, A, B, 0x2000, &[], &data)).is_ok());
