@@ -21,6 +21,10 @@ use slipstream_core::time::Nanos;
 /// No train, no flow.
 pub const NONE: u32 = u32::MAX;
 
+/// From here up to [`NONE`], in place of a train: the last one, whose class is the number from here on, is on
+/// its way out, and nothing joins it any more. The entry stays until it is out.
+const LEAVING: u32 = NONE - (1 << u8::BITS);
+
 /// Bits 13..24 of a narrow key's second word are zero; two of them say what an entry is.
 const NO_WIDE: WideKey = WideKey([0; 7]);
 const VALID: u64 = 1 << 22;
@@ -36,7 +40,8 @@ pub struct Entry {
     pub first_seen: Nanos,
     /// Packets counted, and a bit for recent use; see [`Entry::packets`].
     counters: u32,
-    /// The train that holds its packets, or [`NONE`].
+    /// The train that holds its packets, or [`NONE`]. The 256 numbers before that are no train's either:
+    /// they stand for one that is on its way out, until which the entry stays.
     pub train: u32,
 }
 
@@ -51,6 +56,30 @@ impl Entry {
     #[must_use]
     pub fn packets(&self) -> u32 {
         self.counters >> 1
+    }
+
+    /// The train that the flow's next packet may join, or [`NONE`].
+    #[inline(always)]
+    pub(crate) fn open_train(&self) -> u32 {
+        if self.train >= LEAVING { NONE } else { self.train }
+    }
+
+    /// Its train, of this class, is on its way out.
+    #[inline(always)]
+    pub(crate) fn train_leaves(&mut self, class: u8) {
+        self.train = LEAVING + u32::from(class);
+    }
+
+    /// A train of another class than this is on its way out.
+    #[inline(always)]
+    pub(crate) fn leaves_from_other(&self, class: u8) -> bool {
+        (LEAVING..NONE).contains(&self.train) && self.train != LEAVING + u32::from(class)
+    }
+
+    /// Its train is out; there may be another one by now.
+    #[inline(always)]
+    pub(crate) fn train_is_out(&mut self) {
+        self.train = self.open_train();
     }
 
     /// Counts packets. Those of a train are counted when it leaves: nobody asks before, and until then the
@@ -263,24 +292,16 @@ impl FlowTable {
     }
 
     /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the
-    /// second step said; the table may have changed since. An entry that is `busy` stays: its train is on its
-    /// way out.
+    /// second step said; the table may have changed since.
     #[inline(always)]
-    pub fn entry(
-        &mut self,
-        key: &FlowKey,
-        hash: u64,
-        candidate: u32,
-        now: Nanos,
-        busy: impl Fn(u32) -> bool,
-    ) -> (u32, bool) {
+    pub fn entry(&mut self, key: &FlowKey, hash: u64, candidate: u32, now: Nanos) -> (u32, bool) {
         let stored = Self::stored(key, hash);
         if self.is(candidate, key, stored) {
             return (candidate, false);
         }
         match self.find(key, hash, stored) {
             Some(id) => (id, false),
-            None => (self.insert(key, hash, stored, now, busy), true),
+            None => (self.insert(key, hash, stored, now), true),
         }
     }
 
@@ -292,31 +313,24 @@ impl FlowTable {
         kept: NarrowKey,
         (hash, candidate): (u64, u32),
         now: Nanos,
-        busy: impl Fn(u32) -> bool,
     ) -> (u32, bool) {
         let key = &FlowKey::Narrow(kept);
         if is_short(kept) && self.is(candidate, key, Self::stored(key, hash)) {
             return (candidate, false);
         }
-        self.entry_of_any(&keys.key_of(kept), (hash, candidate), now, busy)
+        self.entry_of_any(&keys.key_of(kept), (hash, candidate), now)
     }
 
     #[inline(never)]
-    fn entry_of_any(
-        &mut self,
-        key: &FlowKey,
-        (hash, candidate): (u64, u32),
-        now: Nanos,
-        busy: impl Fn(u32) -> bool,
-    ) -> (u32, bool) {
-        self.entry(key, hash, candidate, now, busy)
+    fn entry_of_any(&mut self, key: &FlowKey, (hash, candidate): (u64, u32), now: Nanos) -> (u32, bool) {
+        self.entry(key, hash, candidate, now)
     }
 
     /// The flow's entry, made if there is none; `None` where another would have to make room.
     pub(crate) fn admit(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
         let stored = Self::stored(key, hash);
         let room = self.entries.len() < self.limit;
-        self.find(key, hash, stored).or_else(|| room.then(|| self.insert(key, hash, stored, now, |_| false)))
+        self.find(key, hash, stored).or_else(|| room.then(|| self.insert(key, hash, stored, now)))
     }
 
     fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
@@ -337,20 +351,13 @@ impl FlowTable {
     }
 
     #[inline(never)]
-    fn insert(
-        &mut self,
-        key: &FlowKey,
-        hash: u64,
-        stored: [u64; 2],
-        now: Nanos,
-        busy: impl Fn(u32) -> bool,
-    ) -> u32 {
+    fn insert(&mut self, key: &FlowKey, hash: u64, stored: [u64; 2], now: Nanos) -> u32 {
         let entry = Entry { key: stored, first_seen: now, counters: RECENT, train: NONE };
         let id = if self.entries.len() < self.limit {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         } else {
-            let id = self.evict(busy);
+            let id = self.evict();
             if let Some(place) = self.entries.get_mut(id as usize) {
                 *place = entry;
             }
@@ -381,13 +388,13 @@ impl FlowTable {
 
     /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always
     /// is one: the table has more entries than the stage can hold trains.
-    fn evict(&mut self, busy: impl Fn(u32) -> bool) -> u32 {
+    fn evict(&mut self) -> u32 {
         self.evictions += 1;
         loop {
             let id = self.hand;
             self.hand = (self.hand + 1) % self.limit;
             let Some(entry) = self.entries.get_mut(id) else { continue };
-            if entry.train != NONE || busy(id as u32) {
+            if entry.train != NONE {
                 continue;
             }
             if entry.counters & RECENT != 0 {
@@ -497,7 +504,7 @@ mod tests {
                 let k = key(n);
                 let hash = if matches!(k, FlowKey::Wide(_)) { (u64::from(n) % hashes) << 40 } else { table.hash(&k) };
                 let candidate = table.candidate(hash);
-                let (id, _) = table.entry(&k, hash, candidate, Nanos(7), |_| false);
+                let (id, _) = table.entry(&k, hash, candidate, Nanos(7));
                 if held.contains(&n) {
                     prop_assert_eq!(Some(&id), twin.get(&n), "a held flow lost its entry");
                 }
@@ -522,7 +529,7 @@ mod tests {
         for n in 0..1000u16 {
             let k = key(n);
             let hash = table.hash(&k);
-            table.entry(&k, hash, NONE, Nanos(0), |_| false);
+            table.entry(&k, hash, NONE, Nanos(0));
         }
         assert_eq!((table.len(), table.evictions()), (16, 984));
     }
@@ -532,7 +539,32 @@ mod tests {
         let mut table = FlowTable::new(16, 3);
         let zero = FlowKey::Narrow(NarrowKey([0, 0]));
         let hash = table.hash(&zero);
-        let (id, _) = table.entry(&zero, hash, 5, Nanos(1), |_| false);
+        let (id, _) = table.entry(&zero, hash, 5, Nanos(1));
         assert_eq!(table.candidate(hash), id);
+    }
+
+    /// The entry of a flow whose train is on its way out goes to no other flow.
+    #[test]
+    fn who_leaves_stays_until_he_is_out() {
+        let mut table = FlowTable::new(16, 3);
+        let add = |table: &mut FlowTable, n: u16| {
+            let k = key(n);
+            let hash = table.hash(&k);
+            table.entry(&k, hash, NONE, Nanos(0)).0
+        };
+        for n in 0..16 {
+            let id = add(&mut table, n);
+            table.get_mut(id).train_leaves(n as u8);
+        }
+        assert!(table.get_mut(5).leaves_from_other(4) && !table.get_mut(5).leaves_from_other(5));
+        assert_eq!(table.get_mut(5).open_train(), NONE);
+        table.get_mut(5).train_is_out();
+        assert!(!table.get_mut(5).leaves_from_other(4));
+        for n in 100..200 {
+            assert_eq!(add(&mut table, n), 5);
+        }
+        table.get_mut(5).train = 7;
+        table.get_mut(5).train_is_out();
+        assert_eq!(table.get_mut(5).open_train(), 7);
     }
 }

@@ -91,7 +91,7 @@ impl Reframe {
         let slot = self.hold.train(train);
         self.by_class.let_go(&mut self.stats, slot.class, slot.count, cause);
         let entry = self.table.get_mut(slot.flow());
-        entry.train = NONE;
+        entry.train_leaves(slot.class);
         entry.count(slot.count);
         let order = match self.policy {
             Policy::Oldest => entry.first_seen.0,
@@ -156,6 +156,7 @@ impl Reframe {
             stats.packets_out -= coalesced;
         }
         let len = frames.len() - start;
+        self.table.get_mut(flow).train_is_out();
         let continues = self.table.continues(flow);
         self.stats.runs_out += u64::from(!continues);
         self.by_class.left(&mut self.stats, class, !continues);

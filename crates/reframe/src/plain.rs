@@ -125,7 +125,7 @@ impl Reframe {
             let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
             self.catch_up(pool, block.frames.get(caught_up..at).unwrap_or_default(), frame.arrival, out);
             let entry = self.table.get_mut(flow);
-            let train = entry.train;
+            let train = entry.open_train();
             self.hold.count(1, u64::from(frame.len));
             if train == NONE {
                 let first = Frame { flow, hash: block.hash(at), ..*frame };

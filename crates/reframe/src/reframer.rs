@@ -409,17 +409,15 @@ impl Reframe {
             self.emit_single(pool, &frame, 0, found.sequence, out);
             return;
         }
-        let Self { table, leaving, hold, .. } = self;
-        let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow() == id);
-        let (id, new) =
-            table.entry_of(found.keys, found.kept, (found.hash, found.candidate), self.instant, busy);
+        let known = (found.hash, found.candidate);
+        let (id, new) = self.table.entry_of(found.keys, found.kept, known, self.instant);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
         let begins = new || id != self.last_in;
         self.stats.runs_in += u64::from(begins);
         self.last_in = id;
         let entry = self.table.get_mut(id);
-        let train = entry.train;
+        let train = entry.open_train();
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
@@ -427,6 +425,10 @@ impl Reframe {
         if !self.class_rules.is_empty() {
             class = self.class_of(pool, &frame, &found, new);
             self.by_class.came(&mut self.stats, class, begins);
+            // Of two trains of a flow that leave at this instant, the later one may weigh more.
+            if self.weighted && self.table.get_mut(id).leaves_from_other(class) {
+                self.emit_leaving(pool, out);
+            }
         }
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
@@ -476,7 +478,7 @@ impl Reframe {
         let bytes = self.hold.bytes() + self.leaving_bytes + u64::from(frame.len);
         if self.hold.packets() + self.leaving_packets >= self.capacity || bytes > self.capacity_bytes {
             self.make_room(pool, frame.len, out);
-            train = self.table.get_mut(frame.flow).train;
+            train = self.table.get_mut(frame.flow).open_train();
         }
         self.hold.grow();
         self.hold.count(1, u64::from(frame.len));

@@ -42,7 +42,7 @@ impl Reframe {
         while at < range.end {
             let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
             let waits_here = self.adaptive.as_ref().map_or(Waits::NONE, |a| a.waits_after(at));
-            if self.table.get_mut(flow).train != NONE || waits_here.of(1) != 0 {
+            if self.table.get_mut(flow).open_train() != NONE || waits_here.of(1) != 0 {
                 let stored = self.store_waiting(block, at..range.end);
                 at += stored;
                 if at >= range.end {
@@ -55,7 +55,7 @@ impl Reframe {
             self.let_leave(pool, block.frames.get(caught_up..at).unwrap_or_default(), frame.arrival, out);
             let frame = Frame { flow, hash: block.hash(at), ..*frame };
             let entry = self.table.get_mut(flow);
-            let mut train = entry.train;
+            let mut train = entry.open_train();
             if train == NONE && waits_here.of(1) == 0 {
                 entry.count(1);
                 passed += 1;
@@ -152,7 +152,7 @@ impl Reframe {
     /// Gives the train of a flow, whose packet was just held, one of these times to wait for the next one.
     #[inline]
     pub(super) fn wait(&mut self, flow: u32, waits: Waits) {
-        let train = self.table.get_mut(flow).train;
+        let train = self.table.get_mut(flow).open_train();
         if train != NONE {
             self.wait_of(train, waits.of(self.hold.train(train).count));
         }

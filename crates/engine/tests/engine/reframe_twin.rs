@@ -190,6 +190,12 @@ impl Twin {
             self.out.push((now, i));
             return;
         }
+        // A train that weighs more doesn't overtake one of its flow that leaves at the same time.
+        if config.classes.iter().map(|c| &c.settings).chain([&config.default]).any(|t| t.weight != 1)
+            && self.leaving.iter().any(|t| t.flow == flow && t.class != class)
+        {
+            self.emit();
+        }
         // A flow that has become heavy, or is no longer, begins another train.
         if let Some(at) = mine(self).filter(|at| self.trains[*at].class != class) {
             // The packet is of the next one: when this one leaves, the flow has had all packets but it.

@@ -404,3 +404,31 @@ fn other_link_layers_and_tunnels_have_flows_too() {
     assert_eq!(reframer.poll(Nanos::MAX).unwrap().handles, [0, 2]);
     assert_eq!(reframer.poll(Nanos::MAX).unwrap().handles, [1, 3]);
 }
+
+/// Trains of a flow that leave at one time may be of several classes: the one that weighs more comes behind
+/// the one before it all the same.
+#[test]
+fn no_train_overtakes_one_of_its_flow_by_its_weight() {
+    for policy in [Policy::Oldest, Policy::Waiting, Policy::Shortest] {
+        let settings = ClassSettings { burst: 2, ..ReframeConfig::default().default };
+        let long = Class {
+            name: "long".into(),
+            rule: Rule::parse("length 500-1500").unwrap(),
+            ..class_of(ClassSettings { weight: 1000, ..settings.clone() })
+        };
+        let config =
+            ReframeConfig { default: settings, classes: vec![long], policy, ..ReframeConfig::default() };
+        let mut reframer = Reframer::new(&config).unwrap();
+        for (handle, (time, len)) in
+            (0..).zip([(0, 60), (0, 60), (9, 60), (9, 60), (9, 600), (9, 600), (9, 60), (9, 60)])
+        {
+            let bytes = packet(1);
+            let packet = [Packet::new(handle, &bytes).wire_len(len)];
+            reframer.push_burst(Nanos(time), packet.iter().copied()).unwrap();
+        }
+        let mut out = Trains::new();
+        poll(&mut reframer, 10, false, &mut out);
+        let handles: Vec<u32> = out.into_iter().flat_map(|(_, handles)| handles).collect();
+        assert_eq!(handles, [0, 1, 2, 3, 4, 5, 6, 7], "{policy:?}");
+    }
+}
