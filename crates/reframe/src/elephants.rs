@@ -65,6 +65,15 @@ impl Heavy {
         self.bits.reserve_exact(flows.div_ceil(64));
     }
 
+    /// Flows with numbers below this came before anybody counted here.
+    #[cfg(feature = "std")]
+    pub(crate) fn follow(&mut self, flows: usize) {
+        self.given = flows as u32;
+        if let Some(last) = self.given.checked_sub(1) {
+            self.cover(last);
+        }
+    }
+
     /// The number of heavy flows.
     pub(crate) fn flows(&self) -> usize {
         self.all.len()

@@ -10,7 +10,7 @@ use super::adaptive::{Adaptive, Budget, Waits};
 use super::auto::Autos;
 use super::block::{Block, Found};
 use super::by_class::ByClass;
-use super::compress::Gro;
+use super::compress::{Gro, GroStats};
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::elephants::Heavy;
 use super::finish::TrainFinish;
@@ -40,7 +40,7 @@ pub struct Reframe {
     /// The names of all classes, the default class's first; none where there is no other.
     names: Vec<String>,
     /// The heavy flows of each class that is about such.
-    heavy: Vec<Option<Heavy>>,
+    pub(super) heavy: Vec<Option<Heavy>>,
     pub(super) class_settings: Vec<ClassSettings>,
     pub(super) weighted: bool,
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
@@ -71,6 +71,8 @@ pub struct Reframe {
     pub(super) finish: Option<TrainFinish>,
     /// Marks super-frames in trains that leave.
     pub(super) gro: Option<Gro>,
+    /// Counters of the one before, where the settings were others.
+    pub(super) gro_before: Option<GroStats>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
     pub(super) leaving_packets: u32,
@@ -154,6 +156,7 @@ impl Reframe {
             auto: Autos::new(&class_settings, config.budget),
             finish,
             gro: config.compress_gro.then(|| Gro::new(config.gro, config.gro_verify)),
+            gro_before: None,
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
             leaving_bytes: 0,
@@ -247,7 +250,7 @@ impl Reframe {
         stats.flow_evictions = self.table.evictions();
         stats.long_probes = self.table.long_probes();
         stats.auto = self.auto.as_ref().map(Autos::stats).unwrap_or_default();
-        stats.gro = self.gro.as_ref().map(Gro::stats);
+        stats.gro = self.gro.as_ref().map(Gro::stats).or_else(|| self.gro_before.clone());
         stats.heavy_flows = self.heavy.iter().map(|heavy| heavy.as_ref().map(Heavy::flows)).collect();
         stats.prices_ns = match &self.adaptive {
             Some(adaptive) => adaptive.prices().collect(),

@@ -1,5 +1,6 @@
 //! Other settings for a reframer that runs: what is held leaves, and the flows that it knows stay.
 
+use super::compress::Gro;
 use super::{Reframe, ReframeConfig, ReframeStats};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
@@ -21,14 +22,24 @@ impl Reframe {
         new.stats = ReframeStats { held: 0, ..stats };
         if self.table.limit() == new.table.limit() {
             std::mem::swap(&mut self.table, &mut new.table);
-            new.last_in = self.last_in;
+            if self.passes {
+                // The last packets were not known by number: those before them are not the last ones.
+                new.table.forget_last();
+            } else {
+                new.last_in = self.last_in;
+            }
+            new.heavy.iter_mut().flatten().for_each(|heavy| heavy.follow(new.table.len()));
             if let Some(finish) = &mut new.finish {
                 finish.follow(self.finish.take(), new.table.len());
             }
         }
         new.hold.note_peak(self.hold.peak());
-        if let (Some(new), Some(old)) = (&mut new.gro, &self.gro) {
-            new.follow(old);
+        if let Some(adaptive) = &mut new.adaptive {
+            adaptive.follow(&new.stats.classes);
+        }
+        new.gro_before = self.gro.as_ref().map(Gro::stats).or_else(|| self.gro_before.take());
+        if let (Some(gro), Some(before)) = (&mut new.gro, &new.gro_before) {
+            gro.follow(before);
         }
         if let (Some(new), Some(old)) = (&mut new.auto, &self.auto) {
             new.follow(old);
@@ -47,16 +58,20 @@ impl Reframe {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
     use slipstream_core::batch::{Arrivals, Batch};
     use slipstream_core::classify::Classifier;
     use slipstream_core::frame::Frame;
+    use slipstream_core::heavy::{HeavyFlows, Top};
     use slipstream_core::pool::PacketMeta;
     use slipstream_core::time::Nanos;
-    use slipstream_wire::LinkType;
+    use slipstream_wire::{LinkType, classify};
 
     use super::*;
     use crate::compress::test_packets::Packet;
-    use crate::{ClassSettings, Rule};
+    use crate::{Admit, Budget, Class, ClassSettings, Policy, Rule};
 
     /// Lets everything go.
     struct Nowhere;
@@ -87,8 +102,9 @@ mod tests {
         let mut classifier = Classifier::default();
         classifier.links(&[LinkType::Ethernet]);
         classifier.classify(pool, &mut arrivals);
+        let last = arrivals.frames.last().map_or(0, |frame| frame.arrival.0);
         reframe.process(pool, &mut arrivals, &mut Nowhere);
-        reframe.finish(pool, &mut Nowhere);
+        reframe.advance(pool, Nanos(last + 2_000_000), &mut Nowhere);
     }
 
     fn acks(from: u32) -> Vec<Packet> {
@@ -116,6 +132,149 @@ mod tests {
         assert_eq!((coalesced(&before), coalesced(&after)), (0, 8));
     }
 
+    /// While there are no super-frames, those that were made still count.
+    #[test]
+    fn super_frames_are_counted_on_after_a_time_without() {
+        let gro = |on| config(20, |c| c.compress_gro = on);
+        let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&gro(true)).unwrap());
+        for (time, on, trains) in [(1_000, false, 1), (10_000_000, true, 1), (20_000_000, true, 2)] {
+            pass(&mut reframe, &mut pool, time, &acks(100));
+            reframe.renew(Reframe::new(&gro(on)).unwrap(), &mut pool, &mut Nowhere);
+            assert_eq!(reframe.stats().gro.map(|gro| gro.trains), Some(trains));
+        }
+    }
+
+    /// A flow that comes again after others have passed, which nobody knew by number, does not go on.
+    #[test]
+    fn runs_end_where_others_passed_between() {
+        let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&config(20, |_| {})).unwrap());
+        let [one, other] = [false, true].map(|ipv6| Packet { ipv6, ..Packet::default() });
+        pass(&mut reframe, &mut pool, 1_000, std::slice::from_ref(&one));
+        reframe.renew(Reframe::new(&config(0, |_| {})).unwrap(), &mut pool, &mut Nowhere);
+        pass(&mut reframe, &mut pool, 10_000_000, &[other]);
+        reframe.renew(Reframe::new(&config(20, |_| {})).unwrap(), &mut pool, &mut Nowhere);
+        pass(&mut reframe, &mut pool, 20_000_000, &[one]);
+        assert_eq!((reframe.stats().runs_in, reframe.stats().runs_out), (3, 3));
+    }
+
+    /// Delays of the time before are no debt: the price is that of a stage that begins.
+    #[test]
+    fn a_price_is_steered_by_what_came_since() {
+        let adaptive = config(1_000, |c| {
+            c.admit = Admit::Adaptive;
+            c.budget = Some(Budget::Delay(20_000));
+        });
+        // Pairs 100 ns apart; a second packet seldom has a third behind it.
+        let send = |reframe: &mut Reframe, pool: &mut Pool, from: u64| {
+            for n in 0..4_000 {
+                pass(reframe, pool, from + n * 5_000_000, &acks(100)[..2]);
+            }
+            reframe.stats().prices_ns
+        };
+        let (mut pool, mut fresh) = (Pool::new(), Reframe::new(&adaptive).unwrap());
+        let expected = send(&mut fresh, &mut pool, 50_000_000_000);
+        let mut reframe = Reframe::new(&config(1_000, |_| {})).unwrap();
+        send(&mut reframe, &mut pool, 1_000);
+        reframe.renew(Reframe::new(&adaptive).unwrap(), &mut pool, &mut Nowhere);
+        assert_eq!(send(&mut reframe, &mut pool, 50_000_000_000), expected);
+    }
+
+    /// Counts with a map: the obvious twin of what finds heavy flows.
+    #[derive(Debug)]
+    struct Finder(Top, BTreeMap<u32, u32>);
+
+    impl HeavyFlows for Finder {
+        fn count(&mut self, flows: &[u32]) {
+            flows.iter().for_each(|flow| *self.1.entry(*flow).or_default() += 1);
+        }
+
+        fn renumber(&mut self, flow: u32) {
+            self.1.remove(&flow);
+        }
+
+        fn end(&mut self, heavy: &mut dyn FnMut(u32)) {
+            let mut flows: Vec<_> = std::mem::take(&mut self.1).into_iter().filter(|(_, n)| *n > 1).collect();
+            flows.sort_unstable_by_key(|(flow, n)| (u32::MAX - n, *flow));
+            let most = self.0.of(flows.len() as u64) as usize;
+            flows.into_iter().take(most).for_each(|(flow, _)| heavy(flow));
+        }
+    }
+
+    fn heavy(top: Top, settings: ClassSettings) -> Class {
+        Class { name: "heavy".into(), rule: Rule::parse("ip or ip6").unwrap(), top: Some(top), settings }
+    }
+
+    fn with_heavy(c: &mut ReframeConfig, class: Class, window: u32) {
+        c.classes.push(class);
+        c.top_window = window;
+        c.heavy_flows = Some(|top, _| Some(Box::new(Finder(top, BTreeMap::new()))));
+    }
+
+    /// Bytes of a packet of this flow, of TCP or UDP.
+    fn bytes(flow: u16, packet: &Packet) -> Vec<u8> {
+        let mut bytes = packet.frame();
+        if !packet.ipv6 {
+            bytes[26..28].copy_from_slice(&flow.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Hands over packets with their times.
+    fn offer(
+        reframe: &mut Reframe,
+        pool: &mut Pool,
+        packets: &[(u64, Vec<u8>)],
+        first: u64,
+        out: &mut dyn Output,
+    ) {
+        let mut arrivals = Arrivals { first, ..Arrivals::default() };
+        for (n, (time, bytes)) in (first..).zip(packets) {
+            let original_len = bytes.len() as u32;
+            let meta = PacketMeta { time: Nanos(*time), original_len, interface: n as u32 };
+            let buf = pool.insert(meta, bytes);
+            arrivals.frames.push(Frame::unclassified(Nanos(*time), buf, original_len));
+        }
+        let mut classifier = Classifier::default();
+        classifier.links(&[LinkType::Ethernet]);
+        classifier.classify(pool, &mut arrivals);
+        reframe.process(pool, &mut arrivals, out);
+    }
+
+    /// A flow that gets the number of a heavy one is not heavy, also where that number was given before.
+    #[test]
+    fn no_flow_inherits_that_it_is_heavy() {
+        let with = |hold_us| {
+            config(hold_us, |c| {
+                c.flows = 1024;
+                c.capacity = 16;
+                let settings = ClassSettings { bypass: true, ..c.default.clone() };
+                with_heavy(c, heavy(Top::Flows(1), settings), 1024);
+            })
+        };
+        let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&with(20)).unwrap());
+        let mut time = 0;
+        let mut send = |reframe: &mut Reframe, flows: &mut dyn Iterator<Item = u16>| {
+            let packets: Vec<_> = flows
+                .map(|flow| {
+                    time += 100_000;
+                    (time, bytes(flow, &Packet::default()))
+                })
+                .collect();
+            offer(reframe, &mut pool, &packets, 0, &mut Nowhere);
+            time += 1_000_000;
+            reframe.advance(&mut pool, Nanos(time), &mut Nowhere);
+            reframe.stats().classes[1].packets_out
+        };
+        send(&mut reframe, &mut (0..1024));
+        reframe.renew(Reframe::new(&with(30)).unwrap(), &mut Pool::new(), &mut Nowhere);
+        assert_eq!(
+            send(&mut reframe, &mut std::iter::repeat_n(500, 1024)),
+            1,
+            "heavy from the next window on"
+        );
+        assert_eq!(send(&mut reframe, &mut (2000..3000)), 1, "none of these is heavy");
+    }
+
     #[test]
     fn counters_go_on() {
         let gro = |hold| {
@@ -130,5 +289,193 @@ mod tests {
         assert_eq!((before.gro.take().unwrap().trains, after.gro.take().unwrap().trains), (1, 2));
         assert_eq!(before.auto.pop().unwrap().hold_ns, 20_000);
         assert!(after.auto.pop().is_some());
+    }
+
+    /// Takes down when each packet left, and which.
+    #[derive(Default)]
+    struct Log(Vec<(u64, u64)>);
+
+    impl Output for Log {
+        fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+            for (train, frames) in batch.iter() {
+                self.0
+                    .extend(frames.iter().map(|f| (train.release.0, u64::from(pool.meta(f.buf).interface))));
+            }
+            Nowhere.emit(pool, batch);
+        }
+    }
+
+    fn settings() -> impl Strategy<Value = ClassSettings> {
+        let hold = prop_oneof![Just(0u64), Just(1), 1..3_000u64, Just(40_000)];
+        (hold, any::<bool>(), prop_oneof![1..6u16, Just(32)], 1..3u32, prop::bool::weighted(0.1)).prop_map(
+            |(hold_ns, auto, burst, weight, bypass)| ClassSettings {
+                hold_ns,
+                hold_min_ns: auto.then_some(0),
+                burst,
+                weight,
+                bypass,
+            },
+        )
+    }
+
+    /// Settings as reloads may give them: the capacity and the number of flows stay.
+    fn any_config() -> impl Strategy<Value = ReframeConfig> {
+        let admit =
+            prop_oneof![3 => Just(Admit::Always), 1 => Just(Admit::Second), 2 => Just(Admit::Adaptive)];
+        let policy = prop_oneof![Just(Policy::Oldest), Just(Policy::Waiting), Just(Policy::Shortest)];
+        let classes = prop::collection::vec((settings(), 0..4usize, any::<bool>()), 0..3);
+        let finish = prop_oneof![3 => Just(0u8), 1 => 0..8u8];
+        let bytes = prop_oneof![2 => Just(1u64 << 20), 1 => 1..400u64];
+        let bypass = prop_oneof![2 => Just("none"), 1 => Just("tcp syn"), 1 => Just("length 81-1500")];
+        (settings(), admit, policy, classes, finish, bytes, bypass).prop_map(
+            |(default, admit, policy, classes, finish, capacity_bytes, bypass)| {
+                let adaptive = admit == Admit::Adaptive;
+                let fit = |t: ClassSettings| ClassSettings {
+                    hold_min_ns: t.hold_min_ns.filter(|_| !adaptive),
+                    ..t
+                };
+                let mut config = ReframeConfig {
+                    default: ClassSettings { bypass: false, ..fit(default) },
+                    capacity: 8,
+                    capacity_bytes,
+                    flows: 1024,
+                    admit,
+                    policy,
+                    bypass: if bypass == "none" { Rule::never() } else { Rule::parse(bypass).unwrap() },
+                    compress_ack: finish & 1 != 0,
+                    tcp_order: finish & 2 != 0,
+                    compress_gro: finish & 4 != 0,
+                    ..ReframeConfig::default()
+                };
+                for (n, (settings, rule, top)) in classes.into_iter().enumerate() {
+                    let rule = ["tcp", "ip", "tcp syn", "length 0-70"][rule];
+                    let mut class = heavy(Top::Flows(2), fit(settings));
+                    (class.name, class.rule) = (n.to_string(), Rule::parse(rule).unwrap());
+                    class.top = class.top.filter(|_| top);
+                    with_heavy(&mut config, class, 16);
+                }
+                config
+            },
+        )
+    }
+
+    /// Packets: the gap before each in ns, and its bytes.
+    fn any_packets() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
+        let gap = prop_oneof![3 => Just(0u64), 5 => 0..500u64, 1 => 0..20_000u64, 1 => Just(12_000_000u64)];
+        let packet =
+            (gap, 0..5u16, 0..12u8, 0..4u32, 0..3usize).prop_map(|(gap, flow, kind, seq, payload)| {
+                let flags = [0x10, 0x10, 0x10, 0x18, 0x11, 0x02][usize::from(kind) % 6];
+                let packet = Packet {
+                    ipv6: kind == 7,
+                    seq: 1000 + 20 * seq,
+                    ack: 100 + seq,
+                    flags,
+                    payload: 20 * payload,
+                    fragment: if kind == 8 { 0x2000 } else { 0x4000 },
+                    ..Packet::default()
+                };
+                let mut bytes = bytes(flow, &packet);
+                if kind == 9 {
+                    bytes[12] = 0x55;
+                }
+                (gap, bytes)
+            });
+        prop::collection::vec(packet, 0..120)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// Other settings at any time, one after the other: every packet leaves once, in the order of its
+        /// flow and within the hold, and the counters say what has been. Where nothing is to be remembered,
+        /// all is as if another stage had begun.
+        #[test]
+        fn any_settings_may_follow_any_others(
+            parts in prop::collection::vec((any_config(), any_packets(), any::<bool>()), 1..5),
+        ) {
+            let flow = |bytes: &[u8]| classify(LinkType::Ethernet, bytes).ok().map(|headers| headers.key);
+            let (mut pool, mut log) = (Pool::new(), Log::default());
+            let mut reframe: Option<Reframe> = None;
+            let mut all: Vec<(u64, Vec<u8>, u64)> = Vec::new();
+            let (mut now, mut ordered, mut forgetful) = (1_000, true, true);
+            let mut expected = Log::default();
+            for (config, packets, ends) in &parts {
+                let new = Reframe::new(config).unwrap();
+                match &mut reframe {
+                    Some(reframe) => reframe.renew(new, &mut pool, &mut log),
+                    None => reframe = Some(new),
+                }
+                let hold = config.classes.iter().map(|c| &c.settings).chain([&config.default]);
+                let hold = hold.map(|t| t.hold_ns).max().unwrap();
+                ordered &= !config.tcp_order;
+                forgetful &= config.policy == Policy::Waiting
+                    && config.admit == Admit::Always
+                    && !config.compress_ack
+                    && config.classes.iter().all(|class| class.top.is_none());
+                let packets: Vec<_> = packets
+                    .iter()
+                    .map(|(gap, bytes)| {
+                        now += gap;
+                        (now, bytes.clone())
+                    })
+                    .collect();
+                let first = all.len() as u64;
+                all.extend(packets.iter().map(|(time, bytes)| (*time, bytes.clone(), hold)));
+                let reframe = reframe.as_mut().unwrap();
+                let mut twin = Reframe::new(config).unwrap();
+                for (first, packets) in (first..).step_by(40).zip(packets.chunks(40)) {
+                    offer(reframe, &mut pool, packets, first, &mut log);
+                    offer(&mut twin, &mut pool, packets, first, &mut expected);
+                }
+                if *ends {
+                    now += hold + 1;
+                    reframe.advance(&mut pool, Nanos(now), &mut log);
+                    twin.advance(&mut pool, Nanos(now), &mut expected);
+                }
+                twin.drain(&mut pool, &mut expected);
+            }
+            let mut reframe = reframe.unwrap();
+            reframe.drain(&mut pool, &mut log);
+            prop_assert_eq!(pool.live(), 0);
+            let (stats, log) = (reframe.stats(), log.0);
+            if forgetful {
+                prop_assert_eq!(&log, &expected.0);
+            }
+            let total = stats.total();
+            prop_assert_eq!(stats.packets_in, all.len() as u64);
+            prop_assert_eq!(stats.packets_out, log.len() as u64);
+            prop_assert_eq!(stats.packets_out + total.packets_coalesced, stats.packets_in);
+            prop_assert_eq!(total.packets_in + stats.unclassified, stats.packets_in);
+            prop_assert_eq!(total.packets_out + stats.unclassified, stats.packets_out);
+            prop_assert_eq!(stats.held, 0);
+            for class in &stats.classes {
+                let of_lengths: u64 = (0..).zip(&class.lengths).map(|(n, trains): (u64, &u64)| n * trains).sum();
+                prop_assert_eq!(of_lengths, class.packets_out + class.packets_coalesced);
+                prop_assert_eq!(class.delay.count(), of_lengths);
+                prop_assert_eq!(class.released.iter().sum::<u64>(), class.trains);
+                prop_assert_eq!(class.lengths.iter().sum::<u64>(), class.trains);
+                prop_assert!(class.held_max <= stats.held_max && stats.held_max <= 8);
+            }
+            let (mut last, mut seen) = (BTreeMap::new(), vec![false; all.len()]);
+            let mut clock = 0;
+            for &(release, n) in &log {
+                let (arrival, bytes, hold) = &all[n as usize];
+                prop_assert!(!std::mem::replace(&mut seen[n as usize], true), "{} left twice", n);
+                prop_assert!(release >= clock && release >= *arrival && release - arrival <= *hold);
+                clock = release;
+                if let Some(key) = flow(bytes) {
+                    let before = last.insert(format!("{key:?}"), n);
+                    prop_assert!(!ordered || before.is_none_or(|before| before < n), "{} overtakes", n);
+                }
+            }
+            let runs = |packets: &mut dyn Iterator<Item = u64>| {
+                let mut before = None;
+                packets.filter_map(|n| flow(&all[n as usize].1)).filter(|key| before.replace(*key) != Some(*key)).count() as u64
+            };
+            prop_assert!(stats.runs_in >= runs(&mut (0..all.len() as u64)));
+            if total.packets_coalesced == 0 {
+                prop_assert!(stats.runs_out >= runs(&mut log.iter().map(|(_, n)| *n)));
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
+use crate::stats::ClassStats;
 use slipstream_core::units::Duration;
 
 /// The budget of an adaptive hold.
@@ -115,6 +116,12 @@ pub(super) struct Counters {
     pub(super) delay_ns: u128,
 }
 
+impl Counters {
+    pub(super) fn of(stats: &ClassStats) -> Self {
+        Self { packets: stats.delay.count(), trains: stats.trains, delay_ns: stats.delay.sum() }
+    }
+}
+
 /// Steers the price of a class.
 ///
 /// Once in [`WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the window was from
@@ -167,6 +174,12 @@ impl Steering {
             before: Counters::default(),
             debt: 0,
         }
+    }
+
+    /// What was counted until now was spent under other settings.
+    #[cfg(feature = "std")]
+    pub(super) fn begin(&mut self, now: Counters) {
+        self.before = now;
     }
 
     /// The delay that a packet more in a train is worth, in ns.

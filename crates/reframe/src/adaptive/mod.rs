@@ -111,6 +111,14 @@ impl Adaptive {
         Self { classes, flows: Vec::new(), waits_ns, waits, scale, mask: knows.mask() }
     }
 
+    /// Goes by what these counters, one for each class, count from now on.
+    #[cfg(feature = "std")]
+    pub(crate) fn follow(&mut self, stats: &[ClassStats]) {
+        for (class, stats) in self.classes.iter_mut().zip(stats) {
+            class.steering.begin(Counters::of(stats));
+        }
+    }
+
     /// The scale of gaps and deadlines.
     pub(crate) fn scale(&self) -> &GapScale {
         &self.scale
@@ -257,8 +265,7 @@ impl Class {
     fn steer(&mut self, stats: Option<&ClassStats>) {
         self.left = Steering::LOOK;
         if let Some(stats) = stats {
-            let (packets, delay_ns) = (stats.delay.count(), stats.delay.sum());
-            self.steering.steer(Counters { packets, trains: stats.trains, delay_ns });
+            self.steering.steer(Counters::of(stats));
         }
     }
 }

@@ -134,10 +134,10 @@ impl Gro {
         self.stats.clone()
     }
 
-    /// Goes on counting where `before`, which had other settings, has ended.
+    /// Goes on counting where one that had other settings has ended.
     #[cfg(feature = "std")]
-    pub(crate) fn follow(&mut self, before: &Self) {
-        self.stats = before.stats.clone();
+    pub(crate) fn follow(&mut self, before: &GroStats) {
+        self.stats = before.clone();
     }
 
     /// Marks the packets of a batch that belong to a super-frame with the packet before them.
