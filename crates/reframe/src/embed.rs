@@ -318,8 +318,8 @@ impl Reframer {
 
     /// Finds out whether the memory can be had, before those take it that can't do without.
     fn ask_for_memory(config: &ReframeConfig) -> Result<(), EmbedError> {
-        let ready =
-            [size_of::<u32>(), size_of::<Left>()].map(|size| Self::limit(config).saturating_mul(size));
+        let ready = [size_of::<u32>(), size_of::<Left>()]
+            .map(|size| Ready::room(Self::limit(config)).saturating_mul(size));
         let small = core::iter::repeat_n(SMALL_PARTS, 1 + config.classes.len());
         let parts = Reframe::embedded_memory(config).chain(ready).chain(small);
         let refused = || EmbedError::Memory(parts.clone().fold(0, usize::saturating_add));
@@ -407,6 +407,8 @@ impl Reframer {
         if !self.ready.has_room(self.reframe.held() as usize + n) {
             return Err(PushError::Unpolled(self.ready.packets()));
         }
+        // Where an iterator panicked and that was caught, packets are here that were not taken.
+        self.arrivals.clear();
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;
         // An iterator that is longer than it said is no reason to take more.
@@ -546,10 +548,17 @@ struct Ready {
 }
 
 impl Ready {
+    /// Places for `limit` packets that wait. There are half as many again: what waits is moved to the front
+    /// once that many were polled, however full it is. Whoever is always near the limit, since he can send
+    /// no faster, would else have all of it moved with each packet.
+    fn room(limit: usize) -> usize {
+        limit + limit / 2
+    }
+
     fn new(limit: usize) -> Self {
         Self {
-            handles: Vec::with_capacity(limit),
-            trains: Vec::with_capacity(limit),
+            handles: Vec::with_capacity(Self::room(limit)),
+            trains: Vec::with_capacity(Self::room(limit)),
             handles_polled: 0,
             trains_polled: 0,
             limit,

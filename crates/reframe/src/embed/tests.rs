@@ -432,3 +432,40 @@ fn no_train_overtakes_one_of_its_flow_by_its_weight() {
         assert_eq!(handles, [0, 1, 2, 3, 4, 5, 6, 7], "{policy:?}");
     }
 }
+
+/// Who polls one packet for each that he pushes, near the bound of what may wait, doesn't have everything
+/// that waits moved each time.
+#[test]
+fn what_waits_is_seldom_moved() {
+    let config = ReframeConfig { capacity: 4096, ..ReframeConfig::default() };
+    let mut reframer = Reframer::new(&config).unwrap();
+    let push = |reframer: &mut Reframer| {
+        reframer.push_burst(Nanos(0), [Packet::without_flow(7, 60)].iter().copied())
+    };
+    while push(&mut reframer).is_ok() {}
+    let (mut moved, mut before) = (0, 0);
+    for _ in 0..20_000 {
+        assert!(reframer.poll(Nanos(1)).is_some());
+        push(&mut reframer).unwrap();
+        moved += usize::from(reframer.ready.handles_polled < before);
+        before = reframer.ready.handles_polled;
+    }
+    assert!((1..=8).contains(&moved), "{moved}");
+    assert_eq!(reframer.ready.handles.capacity(), Ready::room(Reframer::limit(&config)));
+}
+
+/// Packets whose description panicked were not taken.
+#[test]
+fn what_was_not_described_was_not_taken() {
+    let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
+    let packets = (0..4).map(|n| {
+        assert!(n < 3);
+        Packet::without_flow(n, 60)
+    });
+    let pushed = std::panic::AssertUnwindSafe(|| reframer.push_burst(Nanos(1), packets));
+    assert!(std::panic::catch_unwind(pushed).is_err());
+    reframer.push_burst(Nanos(1), [Packet::without_flow(9, 60)].iter().copied()).unwrap();
+    assert_eq!(reframer.poll(Nanos(2)).map(|train| train.handles), Some(&[9][..]));
+    assert_eq!(reframer.poll(Nanos(2)), None);
+    assert_eq!(reframer.stats().packets_in, 1);
+}
