@@ -249,7 +249,8 @@ class Checks:
         cases = [({}, ()), ({"hold": 128_000, "policy": "waiting", "burst": 16}, ("--hold", "128us", "--policy", "waiting", "--burst", 16)),
                  ({"hold": 0}, ("--hold", "0")), ({"stamp": "arrival", "tcp_order": True}, ("--stamp", "arrival", "--tcp-order")),
                  ({"classes": classes, "workers": 2}, ("--class", classes[0], "--class", classes[1], "--workers", 2)),
-                 ({"hold": "1ms", "admit": "adaptive", "budget": "delay=30us"}, ("--hold", "1ms", "--admit", "adaptive", "--budget", "delay=30us"))]
+                 ({"hold": "1ms", "admit": "adaptive", "budget": "delay=30us"}, ("--hold", "1ms", "--admit", "adaptive", "--budget", "delay=30us")),
+                 ({"compress": "gro", "classes": ["elephants: top 1 % => hold=1ms"]}, ("--compress", "gro", "--class", "elephants: top 1 % => hold=1ms"))]
         for i, (settings, words) in enumerate(cases):
             mine, theirs = scratch / f"mine{i}.pcapng", scratch / f"theirs{i}.pcapng"
             got = s.reframe(self.campus, mine, **settings)

@@ -129,9 +129,18 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
             let auto = stats.auto.iter().map(slipstream::reframe::AutoStats::report);
             map.insert("auto".into(), auto.collect());
         }
+        if let Some(gro) = &stats.gro {
+            map.insert("gro".into(), gro.to_json());
+        }
         if !config.classes.is_empty() {
-            let classes = stats.classes_to_json(config.class_names()).map(Value::Object);
-            map.insert("classes".into(), classes.collect());
+            let mut classes: Vec<_> = stats.classes_to_json(config.class_names()).collect();
+            // The default class has no heavy flows of its own.
+            for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
+                if let Some(flows) = flows {
+                    class.insert("heavy_flows".into(), (*flows).into());
+                }
+            }
+            map.insert("classes".into(), classes.into());
         }
     }
     result
