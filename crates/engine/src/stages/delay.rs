@@ -123,7 +123,9 @@ struct Delay {
     now: Nanos,
     early: u64,
     held_max: usize,
+    /// Packets that were let go, and the flow and the time of the last of them.
     out: Batch,
+    before: Option<(u64, Nanos)>,
 }
 
 impl Delay {
@@ -140,6 +142,7 @@ impl Delay {
             early: 0,
             held_max: 0,
             out: Batch::new(),
+            before: None,
         }
     }
 
@@ -166,8 +169,8 @@ impl Delay {
         self.came += 1;
     }
 
-    /// Emits packets as long as `goes` says so of the next one, which is due at a time; they leave at `now`
-    /// at the latest.
+    /// Lets packets go as long as `goes` says so of the next one, which is due at a time; they leave at `now`
+    /// at the latest. Those of the last batch are yet to be [emitted](Self::emit).
     fn let_go(
         &mut self,
         pool: &mut Pool,
@@ -175,21 +178,18 @@ impl Delay {
         out: &mut dyn Output,
         goes: impl Fn(&Self, Nanos) -> bool,
     ) {
-        let mut before = None;
         while let Some(Reverse(next)) = self.held.peek()
             && goes(self, next.due.0)
             && let Some(Reverse(Held { due: (due, sequence), frame, flow })) = self.held.pop()
         {
             let release = due.min(now);
             if self.out.frames.len() == BATCH {
-                out.emit(pool, &mut self.out);
-                self.out.clear();
-                before = None;
+                self.emit(pool, out);
             }
             let start = self.out.frames.len() as u32;
             self.out.frames.push(frame);
             match self.out.trains.last_mut() {
-                Some(train) if flow != 0 && before == Some((flow, release)) => train.len += 1,
+                Some(train) if flow != 0 && self.before == Some((flow, release)) => train.len += 1,
                 _ => self.out.trains.push(Train {
                     flow: Frame::NO_FLOW,
                     start,
@@ -200,12 +200,17 @@ impl Delay {
                     continues: false,
                 }),
             }
-            before = Some((flow, release));
+            self.before = Some((flow, release));
         }
+    }
+
+    /// Emits the packets that were let go.
+    fn emit(&mut self, pool: &mut Pool, out: &mut dyn Output) {
         if !self.out.frames.is_empty() {
             out.emit(pool, &mut self.out);
             self.out.clear();
         }
+        self.before = None;
     }
 }
 
@@ -221,16 +226,21 @@ impl Stage for Delay {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
         for (train, frames) in batch.iter() {
             for frame in frames {
-                self.hold(cx, *frame, train.release.max(frame.arrival));
+                // Each packet of a batch finds what it would find if it came by itself: what is due by then
+                // has left, and only what is not can leave early.
+                let came = train.release.max(frame.arrival);
+                let now = self.now.max(came);
+                self.let_go(cx.pool, now, out, |_, due| due <= now);
+                self.hold(cx, *frame, came);
+                if self.held.len() > self.capacity {
+                    self.early += 1;
+                    self.let_go(cx.pool, now, out, |this, _| this.held.len() > this.capacity);
+                }
+                self.held_max = self.held_max.max(self.held.len());
             }
         }
         batch.clear();
-        if self.held.len() > self.capacity {
-            self.early += (self.held.len() - self.capacity) as u64;
-            let now = self.now;
-            self.let_go(cx.pool, now, out, |this, _| this.held.len() > this.capacity);
-        }
-        self.held_max = self.held_max.max(self.held.len());
+        self.emit(cx.pool, out);
     }
 
     fn next_deadline(&self) -> Nanos {
@@ -240,10 +250,12 @@ impl Stage for Delay {
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         let now = cx.now;
         self.let_go(cx.pool, now, out, |_, due| due <= now);
+        self.emit(cx.pool, out);
     }
 
     fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         self.let_go(cx.pool, cx.now, out, |_, _| true);
+        self.emit(cx.pool, out);
     }
 
     fn holds(&self) -> bool {
@@ -278,6 +290,16 @@ mod tests {
 
     /// Runs traffic through a delay stage; the packets of both sides.
     fn run(delay: &str, traffic: &str, workers: usize) -> (Packets, Packets, RunReport) {
+        run_in_batches(delay, traffic, workers, 256)
+    }
+
+    /// The same, of which at most so many packets go in at once.
+    fn run_in_batches(
+        delay: &str,
+        traffic: &str,
+        workers: usize,
+        most: usize,
+    ) -> (Packets, Packets, RunReport) {
         let dir = tempfile::tempdir().unwrap();
         let graph = format!(
             "in :: synth(traffic=\"{traffic}\") -> before :: tap(path=before.pcapng) -> delay({delay}) -> out :: pcap(path=after.pcapng)"
@@ -285,6 +307,7 @@ mod tests {
         let plan = Plan::from_graph(&graph, None, None, dir.path()).unwrap();
         let report = Driver::new(plan.build(7).unwrap())
             .workers(workers)
+            .largest_batch(most)
             .run(&mut |_| ControlFlow::Continue(()))
             .unwrap();
         let read = |name: &str| {
@@ -334,6 +357,31 @@ mod tests {
                 prop_assert!(held.iter().all(|held| bounds.contains(held)), "{:?}", held);
                 prop_assert!(!per_flow || held.iter().all(|h| *h == held[0]), "{:?}", held);
             }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// A batch is treated as its packets one by one: none leaves early, or later than it would, because of
+        /// packets that came behind it in the same batch.
+        #[test]
+        fn how_many_packets_come_at_once_changes_nothing(
+            time in 0u64..400, jitter in 0u64..400, per_flow: bool, capacity in 1u32..60, most in 1usize..256,
+        ) {
+            let jitter = jitter.min(time);
+            let delay = format!("time={time}us, jitter={jitter}us, per_flow={per_flow}, capacity={capacity}");
+            let traffic = "flows=20,packets=600,rate=100kpps,protocol=1,ipv6=0,vlan=0,size=64..200";
+            let (_, after, report) = run_in_batches(&delay, traffic, 1, most);
+            let (_, alone, twin) = run_in_batches(&delay, traffic, 1, 1);
+            prop_assert!(after == alone);
+            let counters = |report: &RunReport| {
+                report.stages.iter().find(|s| s.name == "delay").map(|s| s.counters.clone())
+            };
+            prop_assert_eq!(counters(&report), counters(&twin));
+            // At 10 µs between packets, so many are inside at most.
+            let [early, _] = counters(&report).unwrap()[..] else { panic!("two counters") };
+            prop_assert!(early.1 == 0 || u64::from(capacity) < (time + jitter) / 10 + 1, "{} early", early.1);
         }
     }
 
