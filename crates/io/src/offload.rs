@@ -3,7 +3,8 @@
 //! packet (`virtio_net_hdr`), of packet sockets and TAP interfaces alike.
 
 use slipstream_wire::checksum::{checksum, fill_ip, fill_transport};
-use slipstream_wire::{Flags, Headers, LinkType, classify};
+use slipstream_wire::protocol::{GRE, IPV4, IPV6};
+use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 /// Bytes of the header.
 pub(crate) const HEADER: usize = 10;
@@ -24,6 +25,8 @@ pub(crate) struct Offload {
     checksum: Option<(usize, usize)>,
     /// Bytes of payload of each packet that a super-frame is to be cut into; none of a usual frame.
     segment: Option<usize>,
+    /// The transport protocol of these packets; 0 where it is none that is known.
+    protocol: u8,
 }
 
 impl Offload {
@@ -34,7 +37,12 @@ impl Offload {
         // Bit 0: the checksum is missing. Bit 7 of the kind says that the connection has ECN.
         let checksum = (flags & 1 != 0).then(|| (number(c0, c1), number(o0, o1)));
         let segment = (kind & 0x7f != 0).then(|| number(s0, s1));
-        Self { checksum, segment }
+        let protocol = match kind & 0x7f {
+            1 | 4 => TCP,
+            5 => UDP,
+            _ => 0,
+        };
+        Self { checksum, segment, protocol }
     }
 
     /// Returns true if it is a super-frame.
@@ -67,11 +75,104 @@ impl Offload {
     }
 }
 
+/// An IP header of a super-frame, the header behind it, and the protocol of that.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layer {
+    l3: usize,
+    l4: usize,
+    six: bool,
+    protocol: u8,
+}
+
+impl Layer {
+    /// That of the headers that were found behind so many bytes.
+    fn new(headers: &Headers, behind: usize) -> Self {
+        Self {
+            l3: behind + usize::from(headers.l3),
+            l4: behind + usize::from(headers.l4),
+            six: headers.flags.has(Flags::IPV6),
+            protocol: headers.key.protocol(),
+        }
+    }
+
+    /// The IP header in a tunnel whose packets have this one before it, where the packet in it has its
+    /// transport header at `start`. `None` where there is none, or another one in between.
+    fn inside(&self, frame: &[u8], start: usize) -> Option<Self> {
+        let sequence = || frame.get(self.l4).is_none_or(|flags| flags & GRE_SEQUENCE != 0);
+        match self.protocol {
+            UDP | IPV4 | IPV6 => {}
+            // Each packet would have a number of its own.
+            GRE if !sequence() => {}
+            _ => return None,
+        }
+        // Tunnels over UDP have any port: a header is one that goes to the end of the frame by its length.
+        let mut found = (self.l4..start).filter_map(|l3| {
+            let ip = frame.get(l3..).filter(|ip| matches!(ip.first(), Some(0x45..=0x4f | 0x60..=0x6f)))?;
+            let headers = classify(LinkType::RawIp, ip).ok()?;
+            let whole = ip_end(ip, &headers) == ip.len() && !headers.flags.has(Flags::FRAGMENT);
+            whole.then(|| Self::new(&headers, l3))
+        });
+        let one = found.next().filter(|layer| layer.l4 == start)?;
+        found.next().is_none().then_some(one)
+    }
+
+    /// Has lengths and checksums go by the bytes that there are; `number` is that of the packet among those
+    /// of its super-frame. `always`: a checksum of 0 of UDP is one that is missing.
+    fn repair(&self, packet: &mut [u8], number: u16, always: bool) {
+        let Self { l3, l4, six, protocol } = *self;
+        let (ip, transport) = ((packet.len() - l3) as u16, (packet.len() - l4) as u16);
+        if six {
+            put(packet, l3 + 4, ip - 40);
+        } else {
+            put(packet, l3 + 2, ip);
+            let id = be16(packet, l3 + 4);
+            put(packet, l3 + 4, id.wrapping_add(number));
+        }
+        if protocol == UDP {
+            put(packet, l4 + 4, transport);
+        }
+        let Some(packet) = packet.get_mut(l3..) else { return };
+        let l4 = l4 - l3;
+        let Ok(headers) = classify(LinkType::RawIp, packet) else { return };
+        fill_ip(packet, &headers);
+        match protocol {
+            UDP if !always && be16(packet, l4 + 6) == 0 => {}
+            TCP | UDP => {
+                fill_transport(packet, &headers);
+            }
+            GRE if packet.get(l4).is_some_and(|flags| flags & GRE_CHECKSUM != 0) => {
+                put(packet, l4 + 4, 0);
+                let value = checksum(packet.get(l4..).unwrap_or_default());
+                put(packet, l4 + 4, value);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Flags in the first byte of a GRE header: that it has a checksum, and a sequence number.
+const GRE_CHECKSUM: u8 = 0x80;
+const GRE_SEQUENCE: u8 = 0x10;
+
+fn put(packet: &mut [u8], at: usize, value: u16) {
+    if let Some(field) = packet.get_mut(at..at + 2) {
+        field.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+fn be16(packet: &[u8], at: usize) -> u16 {
+    packet.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |two| u16::from_be_bytes(*two))
+}
+
 /// A super-frame that is being cut.
 #[derive(Debug, Default)]
 pub(crate) struct Segmenter {
     frame: Vec<u8>,
-    headers: Option<Headers>,
+    /// There is one.
+    cuts: bool,
+    /// The headers of its packets, and those of a tunnel around them.
+    layer: Layer,
+    tunnel: Option<Layer>,
     /// Offset of the payload, and the bytes of it that each packet gets.
     payload: usize,
     size: usize,
@@ -82,31 +183,46 @@ pub(crate) struct Segmenter {
 }
 
 impl Segmenter {
-    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6. False where it is none of these; nothing comes of
-    /// it then.
+    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6, perhaps in a tunnel: IP in IP, GRE, or any over UDP.
+    /// False where it is none of these; nothing comes of it then.
     pub(crate) fn take(&mut self, frame: &[u8], offload: Offload) -> bool {
-        self.headers = None;
+        self.cuts = false;
         let Some(size) = offload.segment.filter(|size| *size > 0) else { return false };
         let Ok(headers) = classify(LinkType::Ethernet, frame) else { return false };
-        let l4 = usize::from(headers.l4);
-        let header = match headers.key.protocol() {
-            TCP => frame.get(l4 + 12).map_or(0, |byte| usize::from(byte >> 4) * 4),
+        if headers.flags.has(Flags::FRAGMENT) {
+            return false;
+        }
+        let outer = Layer::new(&headers, 0);
+        // The checksum that is missing is that of the packets: of those in a tunnel, where there is one.
+        let start = offload.checksum.map_or(outer.l4, |(start, _)| start);
+        let (layer, tunnel) = if start > outer.l4 {
+            let Some(inner) = outer.inside(frame, start) else { return false };
+            (inner, Some(outer))
+        } else {
+            (outer, None)
+        };
+        let header = match layer.protocol {
+            TCP => frame.get(layer.l4 + 12).map_or(0, |byte| usize::from(byte >> 4) * 4),
             UDP => 8,
             _ => 0,
         };
-        if header < 8 || l4 + header >= frame.len() || headers.flags.has(Flags::FRAGMENT) {
+        let payload = layer.l4 + header;
+        if header < 8 || payload >= frame.len() || layer.protocol != offload.protocol {
             return false;
         }
         self.frame.clear();
         self.frame.extend_from_slice(frame);
-        (self.payload, self.size, self.at, self.made) = (l4 + header, size, l4 + header, 0);
-        self.headers = Some(headers);
+        (self.layer, self.tunnel) = (layer, tunnel);
+        (self.payload, self.size, self.at, self.made) = (payload, size, payload, 0);
+        self.cuts = true;
         true
     }
 
     /// Writes the next packet; false when there is none.
     pub(crate) fn next(&mut self, packet: &mut Vec<u8>) -> bool {
-        let Some(headers) = self.headers else { return false };
+        if !self.cuts {
+            return false;
+        }
         let end = (self.at + self.size).min(self.frame.len());
         let (Some(front), Some(payload)) = (self.frame.get(..self.payload), self.frame.get(self.at..end))
         else {
@@ -116,27 +232,9 @@ impl Segmenter {
         packet.extend_from_slice(front);
         packet.extend_from_slice(payload);
         let (first, last) = (self.at == self.payload, end == self.frame.len());
-        let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
-        let (ip, transport) = ((packet.len() - l3) as u16, (packet.len() - l4) as u16);
-        let put = |packet: &mut [u8], at: usize, value: u16| {
-            if let Some(field) = packet.get_mut(at..at + 2) {
-                field.copy_from_slice(&value.to_be_bytes());
-            }
-        };
-        if headers.flags.has(Flags::IPV6) {
-            put(packet, l3 + 4, ip - 40);
-        } else {
-            put(packet, l3 + 2, ip);
-            let id = self
-                .frame
-                .get(l3 + 4..)
-                .and_then(|id| id.first_chunk())
-                .map_or(0, |id| u16::from_be_bytes(*id));
-            put(packet, l3 + 4, id.wrapping_add(self.made));
-        }
-        if headers.key.protocol() == UDP {
-            put(packet, l4 + 4, transport);
-        } else if let Some(tcp) = packet.get_mut(l4..) {
+        if self.layer.protocol == TCP
+            && let Some(tcp) = packet.get_mut(self.layer.l4..)
+        {
             if let Some(seq) = tcp.get_mut(4..8).and_then(|seq| seq.first_chunk_mut::<4>()) {
                 let past = (self.at - self.payload) as u32;
                 *seq = u32::from_be_bytes(*seq).wrapping_add(past).to_be_bytes();
@@ -145,15 +243,13 @@ impl Segmenter {
                 *flags &= if last { 0xff } else { !(FIN | PSH) } & if first { 0xff } else { !CWR };
             }
         }
-        // Lengths have changed: the checksums go by what stands there now.
-        fill_ip(packet, &headers);
-        if let Ok(headers) = classify(LinkType::Ethernet, packet) {
-            fill_transport(packet, &headers);
+        // The checksum of a tunnel covers what is inside of it.
+        self.layer.repair(packet, self.made, true);
+        if let Some(tunnel) = &self.tunnel {
+            tunnel.repair(packet, self.made, false);
         }
         (self.at, self.made) = (end, self.made.wrapping_add(1));
-        if last {
-            self.headers = None;
-        }
+        self.cuts = !last;
         true
     }
 }
@@ -200,6 +296,81 @@ mod tests {
         frame
     }
 
+    /// Returns true if a way of tunnels has Ethernet frames in it.
+    fn is_of_ethernet(way: usize) -> bool {
+        way < 3
+    }
+
+    /// Returns true if a way of tunnels is over UDP.
+    fn is_udp(way: usize) -> bool {
+        way < 2
+    }
+
+    /// A frame in a tunnel: VXLAN with a checksum or without, on a port that is none of its own; GRE with a
+    /// checksum, with Ethernet frames or IP packets in it, or with a key; IP in IP.
+    fn in_tunnel(way: usize, inner: &[u8], id: u16) -> Vec<u8> {
+        let at = if inner[12..14] == [0x81, 0] { 16 } else { 12 };
+        let six = inner[at] == 0x86;
+        let inside = if is_of_ethernet(way) { inner } else { &inner[at + 2..] };
+        let ethertype = match (is_of_ethernet(way), six) {
+            (true, _) => [0x65, 0x58],
+            (false, true) => [0x86, 0xdd],
+            (false, false) => [8, 0],
+        };
+        let (protocol, header) = match way {
+            0 | 1 => {
+                let len = (16 + inside.len() as u16).to_be_bytes();
+                (UDP, vec![0xc0, 1, 0x21, 0x18, len[0], len[1], 0, 0, 8, 0, 0, 0, 0, 0, 7, 0])
+            }
+            2 | 3 => (GRE, vec![0x80, 0, ethertype[0], ethertype[1], 0, 0, 0, 0]),
+            4 => (GRE, vec![0x20, 0, ethertype[0], ethertype[1], 1, 2, 3, 4]),
+            _ => (if six { IPV6 } else { IPV4 }, Vec::new()),
+        };
+        let mut frame = vec![4; 12];
+        let len = (header.len() + inside.len()) as u16;
+        if way == 1 {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend(len.to_be_bytes());
+            frame.extend([protocol, 64]);
+            frame.extend([0xfd; 32]);
+        } else {
+            frame.extend([8, 0, 0x45, 0]);
+            frame.extend((20 + len).to_be_bytes());
+            frame.extend(id.to_be_bytes());
+            frame.extend([0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+        }
+        let l4 = frame.len();
+        frame.extend(header);
+        frame.extend(inside);
+        let headers = classify(LinkType::Ethernet, &frame).unwrap();
+        assert_eq!(usize::from(headers.l4), l4);
+        fill_ip(&mut frame, &headers);
+        match way {
+            1 => assert!(fill_transport(&mut frame, &headers)),
+            2 | 3 => {
+                let value = checksum(&frame[l4..]);
+                put(&mut frame, l4 + 4, value);
+            }
+            _ => {}
+        }
+        frame
+    }
+
+    #[test]
+    fn packets_of_a_tunnel_that_have_numbers_are_not_cut() {
+        let mut whole = in_tunnel(4, &frame(false, true, false, 1, 2, 0x10, &[7; 3000]), 5);
+        let header = [1, 1, 0, 0, 100, 0, (whole.len() - 3032) as u8, 0, 16, 0];
+        let mut segmenter = Segmenter::default();
+        assert!(segmenter.take(&whole, Offload::read(&header)));
+        whole[34] |= GRE_SEQUENCE;
+        assert!(!segmenter.take(&whole, Offload::read(&header)));
+        // Two tunnels, one in the other: the header tells of the innermost packet only.
+        let once = in_tunnel(5, &frame(false, true, false, 1, 2, 0x10, &[7; 3000]), 5);
+        let twice = in_tunnel(0, &once, 6);
+        let header = [1, 1, 0, 0, 100, 0, (twice.len() - 3032) as u8, 0, 16, 0];
+        assert!(!segmenter.take(&twice, Offload::read(&header)));
+    }
+
     proptest! {
         /// Against the obvious twin: the packets that a sender without such a card makes.
         #[test]
@@ -235,6 +406,36 @@ mod tests {
                 prop_assert!(verify_ip(packet, &headers) != Verdict::Wrong);
             }
             prop_assert_eq!(got, twin);
+        }
+
+        /// The same in tunnels: each packet is in one of its own, as if it had been put there by itself.
+        #[test]
+        fn super_frames_in_tunnels_are_cut_as_senders_cut(
+            way in 0usize..6, (v6, tcp, tag) in any::<(bool, bool, bool)>(), (id, seq) in any::<(u16, u32)>(),
+            size in 1usize..1500, len in 1usize..9000, outer_id in any::<u16>(),
+        ) {
+            let payload: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let tag = tag && is_of_ethernet(way);
+            let whole = in_tunnel(way, &frame(v6, tcp, tag, id, seq, 0x10, &payload), outer_id);
+            let twin: Vec<_> = payload.chunks(size).enumerate().map(|(n, part)| {
+                let number = n as u16;
+                let seq = seq.wrapping_add((n * size) as u32);
+                let inner = frame(v6, tcp, tag, id.wrapping_add(number), seq, 0x10, part);
+                in_tunnel(way, &inner, outer_id.wrapping_add(number))
+            }).collect();
+            let kind = match (tcp, v6) { (true, false) => 1u8, (true, true) => 4, _ => 5 };
+            let ([s0, s1], start) = ((size as u16).to_ne_bytes(), whole.len() - len - if tcp { 32 } else { 8 });
+            let ([c0, c1], offset) = ((start as u16).to_ne_bytes(), if tcp { 16 } else { 6 });
+            let header = [1, kind, 0, 0, s0, s1, c0, c1, offset, 0];
+            let (mut segmenter, mut packet, mut got) = (Segmenter::default(), Vec::new(), Vec::new());
+            prop_assert!(segmenter.take(&whole, Offload::read(&header)));
+            while segmenter.next(&mut packet) {
+                got.push(packet.clone());
+            }
+            prop_assert_eq!(got, twin);
+            // A header that doesn't say where the packet in the tunnel is tells of the outermost one.
+            let header = [0, kind, 0, 0, s0, s1, 0, 0, 0, 0];
+            prop_assert!(is_udp(way) && !tcp || !segmenter.take(&whole, Offload::read(&header)));
         }
 
         /// Any bytes at all are cut, or refused, and nothing else happens.

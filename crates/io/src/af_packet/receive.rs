@@ -162,6 +162,7 @@ impl Receiver {
             let (arrival, time) = arrived(&slot, *ahead, last, now);
             if offload.is_super_frame() {
                 counts.super_frames += 1;
+                let offload = offload.behind(tag_bytes(slot.vlan()));
                 if segmenter.take(whole(data, slot.vlan(), None, scratch, counts), offload) {
                     *cut = Some((arrival, time));
                 } else {
@@ -205,12 +206,17 @@ fn whole<'a>(
     if let Some(offload) = lacks_checksum {
         // The header says where the checksum is, tunnel or not; where there is none, the packet's own headers
         // do.
-        let by_header = offload.behind(if tag.is_some() { 4 } else { 0 }).complete(scratch);
+        let by_header = offload.behind(tag_bytes(tag)).complete(scratch);
         let filled = by_header
             || classify(LinkType::Ethernet, scratch).is_ok_and(|headers| fill_transport(scratch, &headers));
         counts.checksums += u64::from(filled);
     }
     scratch
+}
+
+/// Bytes that a frame has more with its VLAN tag, if the kernel took one out.
+fn tag_bytes(tag: Option<(u16, u16)>) -> usize {
+    if tag.is_some() { 4 } else { 0 }
 }
 
 /// When a packet came, by the engine's clock and by the kernel's, which is `ahead` by so many ns: never
