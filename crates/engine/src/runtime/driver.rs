@@ -416,8 +416,10 @@ impl Driver {
             }
             let result = self.rounds(clock, run, &limits);
             match &result {
-                Ok(End::Interrupted) | Err(_) => sections.stop(),
-                Ok(End::Well) => {
+                Ok(End::Interrupted) => sections.stop(),
+                Err(_) if !self.pipeline.live() => sections.stop(),
+                // Live, what came before an error leaves.
+                Ok(End::Well) | Err(_) => {
                     clock.all_came(self, run);
                     self.pipeline.send(sections, &mut run.crossing, true);
                     sections.close();
@@ -471,7 +473,14 @@ impl Driver {
                 return self.part(clock, run);
             }
             course.max = limits.packets - taken;
-            let round = self.round(run, &course)?;
+            let round = match self.round(run, &course) {
+                Ok(round) => round,
+                Err(error) => {
+                    // Packets that live sources have brought before it go in.
+                    self.take_rest(run);
+                    return Err(error);
+                }
+            };
             if let Some(sections) = run.sections {
                 self.pipeline.send(sections, &mut run.crossing, false);
                 sections.make_room();

@@ -98,6 +98,13 @@ impl Feed {
         left.iter_mut().take_while(|f| f.arrival < time).for_each(|f| f.arrival = time);
     }
 
+    /// Packets that were read and have not gone in come no earlier than the first of these times, and no
+    /// later than the second, unless the first one is.
+    fn come_between(&mut self, first: Nanos, last: Nanos) {
+        let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
+        left.iter_mut().for_each(|f| f.arrival = f.arrival.min(last).max(first));
+    }
+
     /// Packets that were read and have not gone in come now.
     pub(super) fn come_now(&mut self, now: Nanos) {
         let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
@@ -254,9 +261,18 @@ impl Driver {
         let relayed = self.relay(head, feed, max, now).unwrap_or(0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
         let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
-        let n = match relayed {
-            0 => source.poll(&mut self.pool, &mut feed.pending, max, now)?,
-            n => n,
+        let polled = match relayed {
+            0 => source.poll(&mut self.pool, &mut feed.pending, max, now),
+            n => Ok(n),
+        };
+        let n = match polled {
+            Ok(n) => n,
+            Err(error) => {
+                // Packets that it brought before it failed are packets that came.
+                feed.come_between(self.now, now);
+                self.new_interfaces(head, feed)?;
+                return Err(error.into());
+            }
         };
         feed.ended = n == 0 && source.ended();
         feed.least_ns = source.least_ns(n);

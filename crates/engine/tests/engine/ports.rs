@@ -427,3 +427,97 @@ fn memory_is_not_adopted_where_nobody_vouches_for_a_stage() {
     let error = Driver::new(plan.build(1).unwrap()).run(&mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(error.to_string().contains("has not adopted the card's memory"), "{error}");
 }
+
+/// A port that brings packets until it fails, if it does; with or without some more of them.
+struct Failing {
+    interface: [Interface; 1],
+    polls: u32,
+    fails: bool,
+    with_packets: bool,
+}
+
+impl Source for Failing {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        self.poll(pool, arrivals, max, Nanos(0))
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interface
+    }
+
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        Some(self)
+    }
+}
+
+impl LiveSource for Failing {
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        _: usize,
+        _: Nanos,
+    ) -> Result<usize, SourceError> {
+        self.polls += 1;
+        let fails = self.fails && self.polls == 40;
+        if !fails || self.with_packets {
+            for n in 0..5 {
+                let frame = frame(n, 10, 64, 53, 100);
+                let meta = PacketMeta { original_len: 100, interface: 0, time: Nanos::MAX };
+                arrivals.frames.push(Frame::unclassified(Nanos::MAX, pool.insert(meta, &frame), 100));
+            }
+        }
+        if fails { Err(SourceError::new("the port is gone")) } else { Ok(5) }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn ended(&self) -> bool {
+        false
+    }
+}
+
+const FAILING: StageType = StageType {
+    name: "failing",
+    group: Group::Port,
+    summary: "Fails",
+    example: "in :: failing -> null",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[],
+    properties: Properties { live: true, ..Properties::new(|_| Meets::Nothing) },
+    build: |_, site| {
+        let interface = [Interface { link_number: 1, snap_len: 0, name: Some(site.name.to_owned()) }];
+        let (fails, with_packets) = (site.name != "well", site.name == "with");
+        Ok(Port::receiving(Failing { interface, polls: 0, fails, with_packets }).into())
+    },
+};
+
+/// What came before a port failed leaves, or is counted as dropped: of that port, of others that were asked
+/// before it in the same round, and on any thread.
+#[test]
+fn what_came_before_a_port_failed_leaves() {
+    let mut registry = slipstream::pipeline::built_in();
+    // SAFETY: it gives its packets on, with their lengths.
+    unsafe { registry.register_shared(FAILING) }.unwrap();
+    for (name, polled) in [("with", 40), ("without", 39)] {
+        for workers in 1..4 {
+            let graph = format!(
+                "well :: failing -> c :: counter -> delay(time=10ms) -> out :: null; {name} :: failing -> c"
+            );
+            let plan = Plan::from_graph_with(&registry, &graph, None, None, Path::new("")).unwrap();
+            let mut run = Driver::new(plan.build(1).unwrap()).workers(workers);
+            let error = run.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+            assert!(error.to_string().contains("the port is gone"), "{error}");
+            let report = run.take_partial().unwrap();
+            let case = format!("{name} packets, {workers} workers");
+            assert_eq!(report.live, 0, "{case}: some are left inside");
+            let came: Vec<_> = report.sources.iter().map(|source| source.packets).collect();
+            assert_eq!(came, [5 * 40, 5 * polled], "{case}");
+            let out = report.stages.iter().find(|stage| stage.name == "out").unwrap();
+            assert_eq!(out.tally.packets, 5 * (40 + polled), "{case}");
+        }
+    }
+}
