@@ -110,7 +110,7 @@ fuzz_target!(|data: &[u8]| {
                 Err(Silent::Error)
             );
         }
-        if reset(packet, Link::Unicast, &mut out).is_ok() {
+        if reset(packet, 0, Link::Unicast, &mut out).is_ok() {
             assert_eq!(faults(&out, &classify(LinkType::RawIp, &out).unwrap()), [false; 2]);
         }
     }

@@ -139,10 +139,12 @@ pub fn answer(
 }
 
 /// The reset that the sender of a TCP segment gets from the one that it was for, into `out` (cleared first).
+/// It has `elsewhere` bytes more than its headers tell of, where it was sliced: see
+/// [`Lengths::elsewhere`](slipstream_core::pool::Lengths::elsewhere).
 ///
 /// # Errors
 /// [`Silent`], and `out` empty, where none may be sent.
-pub fn reset(packet: &[u8], link: Link, out: &mut Vec<u8>) -> Result<(), Silent> {
+pub fn reset(packet: &[u8], elsewhere: i64, link: Link, out: &mut Vec<u8>) -> Result<(), Silent> {
     out.clear();
     let headers = classify(LinkType::RawIp, packet).map_err(|_| Silent::Unreadable)?;
     if headers.key.protocol() != TCP {
@@ -162,7 +164,8 @@ pub fn reset(packet: &[u8], link: Link, out: &mut Vec<u8>) -> Result<(), Silent>
         (segment.ack, 0, RST)
     } else {
         let controls = u32::from(headers.tcp_flags & SYN != 0) + u32::from(headers.tcp_flags & FIN != 0);
-        (0, segment.seq.wrapping_add(segment.payload_len).wrapping_add(controls), RST | ACK)
+        let payload = segment.payload_len.wrapping_add(elsewhere as u32);
+        (0, segment.seq.wrapping_add(payload).wrapping_add(controls), RST | ACK)
     };
     out.extend(headers.key.dst_port().to_be_bytes());
     out.extend(headers.key.src_port().to_be_bytes());

@@ -157,7 +157,7 @@ fn what_is_never_answered() {
 
 fn reset_of(packet: &[u8]) -> Result<(u32, u32, u8), Silent> {
     let mut out = vec![];
-    reset(packet, Link::Unicast, &mut out)?;
+    reset(packet, 0, Link::Unicast, &mut out)?;
     assert!(is_right(&out));
     let sliced = SlicedPacket::from_ip(&out).unwrap();
     let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { panic!("no TCP") };
@@ -180,6 +180,12 @@ fn resets() {
         assert_eq!(of(RST, b""), Err(Silent::Reset));
         assert_eq!(of(RST | ACK, b""), Err(Silent::Reset));
     }
+    // Of a sliced segment the whole payload counts, and of a token that stands for none nothing.
+    for (elsewhere, payload) in [(1000, 1008), (-8, 0)] {
+        let (segment, mut out) = (ipv4(6, A, B, &tcp(5000, 80, SYN, b"a token.")), vec![]);
+        reset(&segment, elsewhere, Link::Unicast, &mut out).unwrap();
+        assert_eq!(out[28..32], (7u32 + payload + 1).to_be_bytes());
+    }
     assert_eq!(reset_of(&ipv4(17, A, B, &udp(1, 2, b""))), Err(Silent::Reset));
     assert_eq!(reset_of(&ipv4(6, A, 0xe000_0001, &tcp(1, 2, SYN, b""))), Err(Silent::Destination));
 }
@@ -199,10 +205,10 @@ proptest! {
             let again = out.clone();
             prop_assert_eq!(answer(Message::TimeExceeded, &again, Link::Unicast, router(&bytes), &mut out), Err(Silent::Error));
         }
-        if reset(&bytes, Link::Unicast, &mut out).is_ok() {
+        if reset(&bytes, 0, Link::Unicast, &mut out).is_ok() {
             prop_assert!(is_right(&out));
             let again = out.clone();
-            let silent = reset(&again, Link::Unicast, &mut out);
+            let silent = reset(&again, 0, Link::Unicast, &mut out);
             prop_assert!(matches!(silent, Err(Silent::Reset | Silent::Source)));
         }
     }

@@ -17,6 +17,7 @@ use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::operate::Operate;
 use slipstream_core::packet::fast_key_in;
+use slipstream_core::pool::Lengths;
 use slipstream_core::prefetch::prefetch;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::{Context, Verdict};
@@ -257,7 +258,8 @@ impl FirewallStage {
         }
         let (packet, link) = (ip_packet(fx.cx, frame), link_of(fx.cx, frame));
         let made = if key.protocol() == protocol::TCP {
-            icmp::reset(packet, link, &mut self.answer)
+            let Lengths { elsewhere, .. } = fx.cx.pool.lengths(frame.buf, frame.len);
+            icmp::reset(packet, elsewhere, link, &mut self.answer)
         } else {
             icmp::answer(Message::AdminProhibited, packet, link, key.dst(), &mut self.answer)
         };
@@ -424,9 +426,11 @@ impl NetworkFunction for FirewallStage {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
+        // As on the wire, whatever of a packet was captured, and wherever its payload waits.
+        let on_wire = |frame: &Frame| u64::from(fx.cx.pool.meta(frame.buf).original_len);
         // Most trains are short: the first few take no loop, whose end no processor foresees.
-        let len = |n: usize| frames.get(n).map_or(0, |frame| u64::from(frame.len));
-        let rest = frames.get(4..).unwrap_or_default().iter().map(|frame| u64::from(frame.len)).sum::<u64>();
+        let len = |n: usize| frames.get(n).map_or(0, on_wire);
+        let rest = frames.get(4..).unwrap_or_default().iter().map(on_wire).sum::<u64>();
         let (packets, bytes) = (frames.len() as u64, len(0) + len(1) + len(2) + len(3) + rest);
         self.hit(decided.rule, packets, bytes);
         if !self.passed.is_empty() {

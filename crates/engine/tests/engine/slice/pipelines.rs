@@ -61,6 +61,10 @@ fn functions(directory: &Path) -> Vec<(&'static str, String)> {
         "states.txt",
         "allow state established,related\nallow state new src port 1-40000\ndefault deny\n",
     );
+    let resets = write(
+        "resets.txt",
+        "reset tcp dst port 1-30000\nallow length 60-900\ndeny udp dst port 40000-65535\ndefault allow\n",
+    );
     let routes = write("routes.txt", "default via 192.0.2.254\n::/0 via fd99::fe port b\n");
     let router = format!(
         "{{in}} -> f :: router(interfaces=[\"a 10.255.0.1/24 fd98::1/64 02:00:00:00:00:01 mtu 65000\", \"b 192.0.2.1/24 fd99::1/64 02:00:00:00:00:02 mtu 65000\"], routes=\"{routes}\", \
@@ -74,10 +78,19 @@ fn functions(directory: &Path) -> Vec<(&'static str, String)> {
         ("meter by flow", "{in} -> meter(cir=10mbps, cbs=3000, pir=20mbps, pbs=6000, per=flow, mark=af1) -> {out}".into()),
         ("firewall", format!("{{in}} -> firewall(rules=\"{acl}\") -> {{out}}")),
         ("firewall with states", format!("{{in}} -> firewall(rules=\"{states}\") -> {{out}}")),
+        ("firewall that resets", format!("{{in}} -> f :: firewall(rules=\"{resets}\", replies=1000000)\nf[out] -> {{out}}\nf[replies] -> {{out}}")),
+        ("firewall that tracks", format!("{{in}} -> firewall(rules=\"{states}\", track=on) -> {{out}}")),
+        ("delay", "{in} -> delay(time=300us, jitter=300us, per_flow=false) -> {out}".into()),
+        ("delay of few", "{in} -> delay(time=300us, jitter=300us, capacity=20) -> {out}".into()),
+        ("compressing reframe", "{in} -> reframe(hold=200us, bypass=none, compress=\"ack,gro\") -> {out}".into()),
+        ("reframe of few", "{in} -> reframe(hold=2ms, bypass=none, capacity=16, capacity_bytes=20KB) -> {out}".into()),
+        ("limit of bits", "{in} -> limit(rate=100mbps, burst=9000) -> {out}".into()),
+        ("measure", "{in} -> measure(task=heavy-hitters, epoch=2000p) -> {out}".into()),
         ("nat", "{in} -> nat(pool=[192.0.2.0/30], pooling=arbitrary) -> {out}".into()),
         ("firewall and nat", format!("{{in}} -> firewall(rules=\"{acl}\") -> nat(pool=[192.0.2.0/30], pooling=arbitrary) -> {{out}}")),
         ("router", router),
         ("balancer", "{in} -> f :: balancer(service=\"10.0.0.1:80\", backends=[\"10.1.0.1\"], source=192.0.2.79)\nf[backends] -> {out}\nf[clients] -> {out}".into()),
+        ("balancer of addresses", "{in} -> f :: balancer(mode=nat, service=\"10.0.0.1:80\", backends=[\"10.1.0.1\"])\nf[backends] -> {out}\nf[clients] -> {out}".into()),
         ("tags", "{in} -> vlan_push(id=7, priority=3) -> p :: vlan_pop -> q :: vlan_pop -> r :: vlan_push(id=9) -> {out}".into()),
         ("switch and limit", "{in} -> s :: switch(ports=[\"x: length 0-700\"])\ns[x] -> c :: counter -> {out}\ns[other] -> limit(rate=3gbps) -> c".into()),
         ("flow_stats", "{in} -> flow_stats(flows=64) -> {out}".into()),
@@ -187,8 +200,28 @@ fn compare(source: &str, wants_sliced: u64) {
             let gone = slice["payloads_released"] + slice["payloads_left_at_end"] + splice["spliced"];
             assert_eq!(gone, sliced + slice["empty_slices"], "{name}, {way}: {slice:?} {splice:?}");
             // Functions that count by length count the whole length.
-            for kind in ["meter", "flow_stats", "counter", "firewall"] {
+            for kind in [
+                "meter",
+                "flow_stats",
+                "counter",
+                "firewall",
+                "measure",
+                "limit",
+                "delay",
+                "nat",
+                "switch",
+                "balancer",
+            ] {
                 assert_eq!(counters(&alone, kind), counters(&report, kind), "{name}, {way}");
+                let said = |report: &RunReport| {
+                    report
+                        .stages
+                        .iter()
+                        .filter(|s| s.kind == kind)
+                        .map(|s| s.report.clone())
+                        .collect::<Vec<_>>()
+                };
+                assert_eq!(said(&alone), said(&report), "{name}, {way}");
             }
         }
     }
