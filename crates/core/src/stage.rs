@@ -184,6 +184,12 @@ pub trait Stage: Observe {
         false
     }
 
+    /// Returns true if it emits what leaves by each of its ports by itself, batch by batch: where these ways
+    /// meet again, packets are in the order of time only if they come one by one.
+    fn emits_apart(&self) -> bool {
+        false
+    }
+
     /// Names the tables that it can read anew while it runs, as in "its routes"; none where there are none.
     fn reloads(&self) -> Option<&'static str> {
         None

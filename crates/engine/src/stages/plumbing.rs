@@ -412,6 +412,10 @@ impl Stage for Tee {
         batch.ports.clear();
         out.emit(cx.pool, batch);
     }
+
+    fn emits_apart(&self) -> bool {
+        self.ports > 1
+    }
 }
 
 impl Observe for Tee {}

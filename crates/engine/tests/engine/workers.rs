@@ -375,6 +375,52 @@ proptest! {
     }
 }
 
+/// Stages that hold packets, or don't, for ways that part and meet.
+const PLAIN: [&str; 12] = [
+    "counter",
+    "reframe(hold=200us)",
+    "reframe(hold=50us, capacity=8)",
+    "reframe(hold=1ms, burst=3, policy=shortest)",
+    "delay(time=100us)",
+    "delay(time=300us, jitter=300us)",
+    "delay(time=300us, jitter=200us, per_flow=false)",
+    "delay(time=5ms, jitter=1ms, capacity=7)",
+    "delay(time=0ns)",
+    "vlan_push(id=7)",
+    "limit(rate=30kpps, burst=20)",
+    "flow_stats(active=5ms, idle=1ms)",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Several sources, ways that part by rules or copies and meet again, and stages that hold packets
+    /// anywhere on them.
+    #[test]
+    fn graphs_of_several_ways(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 6),
+        (sources, copies, meets, seed) in (1usize..4, any::<bool>(), any::<bool>(), 0u64..1000),
+    ) {
+        let pick = |n: usize| picks[n].get(&PLAIN);
+        let mut graph = String::new();
+        for n in 0..sources {
+            let traffic = format!(
+                "flows=40,packets={},rate={}kpps,slf=2,protocol=0.6,ipv6=0.2,vlan=0.2,size=100..1400,seed={}",
+                1500 + 100 * n, 40 + 30 * n, seed + n as u64
+            );
+            write!(graph, "in{n} :: synth(traffic=\"{traffic}\") -> a{n} :: {} -> m; ", pick(n)).unwrap();
+        }
+        let (parts, ways) = match copies {
+            true => ("tee(ports=2)", ["0", "1"]),
+            false => ("switch(ports=[\"x: udp or length 0-300\"])", ["x", "other"]),
+        };
+        write!(graph, "m :: counter -> p :: {parts}; p[{}] -> b :: {} -> {}; p[{}] -> c :: {} -> ",
+            ways[0], pick(3), if meets { "e" } else { "one :: pcap(path=one.pcapng)" }, ways[1], pick(4)).unwrap();
+        write!(graph, "e :: {} -> two :: pcap(path=two.pcapng)", pick(5)).unwrap();
+        let _ = is_same_on_any_number(&graph);
+    }
+}
+
 /// Whoever brings a source of his own has to vouch for it before others work in the same memory.
 #[test]
 fn a_replay_of_somebody_elses_source_runs_on_one_thread() {

@@ -81,9 +81,12 @@ impl Pipeline {
     }
 
     /// Says that events must go through one by one to keep their order: packets may meet others that were
-    /// held elsewhere. Stages that hold packets one behind the other need no such thing: what each of them
-    /// emits is in the order of time.
+    /// held elsewhere, or copies of themselves. Stages that hold packets one behind the other need no such
+    /// thing: what each of them emits is in the order of time.
     pub(in crate::runtime) fn needs_single_events(&self) -> bool {
+        if self.nodes.iter().any(|n| n.wiring.ordered && n.stage.emits_apart()) {
+            return true;
+        }
         let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
         let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
         let mut met: Vec<usize> = edges.chain(self.heads.iter().map(|h| &h.edge)).map(|e| e.node).collect();
