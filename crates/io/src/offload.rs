@@ -183,8 +183,8 @@ pub(crate) struct Segmenter {
 }
 
 impl Segmenter {
-    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6, perhaps in a tunnel: IP in IP, GRE, or any over UDP.
-    /// False where it is none of these; nothing comes of it then.
+    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6, perhaps in a tunnel: IP in IP, GRE, or any over
+    /// UDP. False where it is none of these; nothing comes of it then.
     pub(crate) fn take(&mut self, frame: &[u8], offload: Offload) -> bool {
         self.cuts = false;
         let Some(size) = offload.segment.filter(|size| *size > 0) else { return false };

@@ -363,8 +363,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// A batch is treated as its packets one by one: none leaves early, or later than it would, because of
-        /// packets that came behind it in the same batch.
+        /// A batch is treated as its packets one by one: none leaves early, or later than it would, because
+        /// of packets that came behind it in the same batch.
         #[test]
         fn how_many_packets_come_at_once_changes_nothing(
             time in 0u64..400, jitter in 0u64..400, per_flow: bool, capacity in 1u32..60, most in 1usize..256,

@@ -106,6 +106,8 @@ pub(super) struct Later {
     pub(super) beyond: Vec<Event>,
     /// Deadlines before this time come before the call that is under way, in the sections behind.
     pub(super) before: Nanos,
+    /// The number of that call, where a deadline caused it; otherwise 0.
+    pub(super) call: u64,
     /// Empty batches, for their memory.
     pub(super) spare: Spare,
     /// Packets that arrive go to another core.
@@ -120,8 +122,9 @@ pub(super) struct Later {
 pub(super) enum Event {
     /// Packets come to a stage.
     Batch {
-        /// Deadlines before this time come first.
+        /// Deadlines before this time come first, if this is the first batch here that this call caused.
         before: Nanos,
+        call: u64,
         now: Nanos,
         edge: Edge,
         batch: Batch,
@@ -198,7 +201,7 @@ impl Later {
     /// Takes the packets out of a batch, which go to a stage of a section behind.
     pub(super) fn pass(&mut self, now: Nanos, edge: Edge, batch: &mut Batch) {
         let batch = self.moved(batch);
-        self.beyond.push(Event::Batch { before: self.before, now, edge, batch });
+        self.beyond.push(Event::Batch { before: self.before, call: self.call, now, edge, batch });
     }
 
     fn moved(&mut self, batch: &mut Batch) -> Batch {

@@ -38,6 +38,9 @@ use slipstream_core::source::{Came, Source};
 /// Maximum number of routers that a packet passes: its time to live is counted down at each.
 const MOST_HOPS: u32 = 255;
 
+/// Bits of the number of a call for a deadline among those of its section.
+const CALL_BITS: u32 = 40;
+
 /// One of so many calls is timed, as a power of two.
 const SAMPLED_BITS: u32 = 4;
 
@@ -145,6 +148,10 @@ pub struct Pipeline {
     together: Range<usize>,
     /// Calls so far.
     calls: u32,
+    /// Calls for deadlines of this section so far; and the last call of an earlier one from which batches
+    /// came.
+    deadlines: u64,
+    followed_call: u64,
     pub(super) heads: Vec<Head>,
     links: Vec<LinkType>,
     timed: bool,
@@ -222,6 +229,8 @@ impl Pipeline {
             now: Nanos(0),
             together: 0..0,
             calls: 0,
+            deadlines: 0,
+            followed_call: 0,
             heads,
             links,
             timed: true,
@@ -410,10 +419,12 @@ impl Pipeline {
             let due =
                 self.nodes.iter().map(|n| n.stage.next_deadline()).enumerate().min_by_key(|(i, d)| (*d, *i));
             let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { break };
+            self.deadlines += 1;
             self.later.before = deadline;
+            self.later.call = (self.number as u64) << CALL_BITS | self.deadlines;
             self.call(self.base + node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
         }
-        self.later.before = Nanos(0);
+        (self.later.before, self.later.call) = (Nanos(0), 0);
     }
 
     /// Does what is due before `time`, while a call that is not of this section goes on.

@@ -83,11 +83,16 @@ impl Section {
     fn event(&mut self, event: Event) {
         let Self { pipeline, pool, error, used, arrivals: unpacked } = self;
         match event {
-            Event::Batch { before, now, edge, mut batch } => {
-                pipeline.run_before(pool, before);
-                pipeline.later.before = before;
+            Event::Batch { before, call, now, edge, mut batch } => {
+                // What a call has caused is due behind it, though its time may have come before: on one thread
+                // nothing comes between the batches of a call.
+                if pipeline.followed_call != call {
+                    pipeline.run_before(pool, before);
+                    pipeline.followed_call = call;
+                }
+                (pipeline.later.before, pipeline.later.call) = (before, call);
                 if !pipeline.has(edge.node) {
-                    return pipeline.later.beyond.push(Event::Batch { before, now, edge, batch });
+                    return pipeline.later.beyond.push(Event::Batch { before, call, now, edge, batch });
                 }
                 let timed = pipeline.sample();
                 pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
@@ -96,7 +101,7 @@ impl Section {
                 used.put_batch(batch);
             }
             Event::Arrivals { now, edge, mut arrivals } => {
-                pipeline.later.before = Nanos(0);
+                (pipeline.later.before, pipeline.later.call) = (Nanos(0), 0);
                 if !pipeline.has(edge.node) {
                     return pipeline.later.beyond.push(Event::Arrivals { now, edge, arrivals });
                 }
@@ -107,7 +112,7 @@ impl Section {
                 used.put_arrivals(arrivals);
             }
             Event::Packed { now, edge, packed } => {
-                pipeline.later.before = Nanos(0);
+                (pipeline.later.before, pipeline.later.call) = (Nanos(0), 0);
                 if !pipeline.has(edge.node) {
                     return pipeline.later.beyond.push(Event::Packed { now, edge, packed });
                 }
