@@ -84,8 +84,8 @@ impl Section {
         let Self { pipeline, pool, error, used, arrivals: unpacked } = self;
         match event {
             Event::Batch { before, call, now, edge, mut batch } => {
-                // What a call has caused is due behind it, though its time may have come before: on one thread
-                // nothing comes between the batches of a call.
+                // What a call has caused is due behind it, though its time may have come before: on one
+                // thread nothing comes between the batches of a call.
                 if pipeline.followed_call != call {
                     pipeline.run_before(pool, before);
                     pipeline.followed_call = call;
