@@ -267,6 +267,27 @@ def super_frames(case, binary, _):
                 case.equal((came["super_frames_uncut"], came["too_long"]), (0, 0), f"{name}: uncut, too long")
 
 
+def super_frames_in_tunnels(case, binary, _):
+    """The same through a tunnel between the hosts (VXLAN, on a port of its own, with checksums of its own and
+    without): each packet is in a tunnel of its own."""
+    for words in (("noudpcsum",), ("udpcsum",)):
+        with Net(mtu=1550) as net:
+            lazy(net)
+            for end, near, far in (("a", 1, 2), ("b", 2, 1)):
+                net.ip(end, "link", "add", "vx", "type", "vxlan", "id", 7, "dstport", 8472, "dev", f"{end}0",
+                       "local", f"10.77.0.{near}", "remote", f"10.77.0.{far}", *words)
+                net.ip(end, "addr", "add", f"10.78.0.{near}/24", "dev", "vx")
+                net.ip(end, "link", "set", "dev", "vx", "up")
+            graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe -> b; b -> a"
+            box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+            transfer(case, net, "a", "b", "10.78.0.2")
+            report = ended(case, box)
+            if report:
+                came = counters(report, "a")[0]
+                case.check(came["super_frames"] > 10 and came["segments"] > 10 * came["super_frames"], f"{words}: {came}")
+                case.equal((came["super_frames_uncut"], came["too_long"]), (0, 0), f"{words}: uncut, too long")
+
+
 def super_frames_out(case, binary, _):
     """Bulk traffic leaves in super-frames, and the kernel of the receiver has the stream as it was."""
     graph = ("a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=500us, compress=gro) -> b; "
@@ -518,5 +539,5 @@ def other_links(case, binary, scratch):
         ended(case, box)
 
 
-LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, super_frames, super_frames_out, cut_by_the_kernel, datagrams_out, fanout,
-              tap_port, other_links)
+LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, super_frames, super_frames_in_tunnels, super_frames_out, cut_by_the_kernel,
+              datagrams_out, fanout, tap_port, other_links)
