@@ -21,7 +21,7 @@ use siblings::Sibling;
 use slabs::Slabs;
 
 use crate::flow_context::FlowContexts;
-use crate::prefetch::prefetch_address;
+use crate::prefetch::{prefetch_address, prefetch_to_write};
 
 #[cfg_attr(not(feature = "std"), path = "pool/not_adopted.rs")]
 mod adopted;
@@ -40,7 +40,7 @@ pub use sliced::{Lengths, SHORT};
 
 const UNIT: usize = 64;
 /// Slots that will be filled after this one, before the one whose memory is asked for.
-const AHEAD: usize = 6;
+const AHEAD: usize = 12;
 const SLAB_UNITS: usize = 1 << 17;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
 /// Bytes that numbers of 32 bits can tell apart.
@@ -440,6 +440,13 @@ impl Pool {
     #[inline(always)]
     pub fn prefetch(&self, id: BufId) {
         prefetch_address(self.memory.address(id.0 as usize * UNIT));
+    }
+
+    /// Asks for the cache line with a packet's byte at `offset` ahead of use, to be changed: another core
+    /// that has it gives it up. Its first byte lies in the first line, as does what is kept beside it.
+    #[inline(always)]
+    pub fn prefetch_to_change(&self, id: BufId, offset: u32) {
+        prefetch_to_write(self.memory.address(id.0 as usize * UNIT + HEADER + offset as usize));
     }
 
     /// Asks for a packet's first two cache lines ahead of use: the headers of all but the longest lie in

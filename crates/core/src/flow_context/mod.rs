@@ -266,6 +266,13 @@ impl FlowContexts {
         self.at = (flow as usize).wrapping_mul(self.stride);
     }
 
+    /// Asks for the context of a flow ahead of use.
+    #[inline(always)]
+    pub fn prefetch(&self, flow: u32) {
+        let first = (flow as usize).wrapping_mul(self.stride);
+        (0..self.stride).for_each(|line| prefetch_at(&self.lines, first.wrapping_add(line)));
+    }
+
     #[inline(always)]
     fn words<const N: usize>(&self) -> Option<&[u32; N]> {
         let Line(line) = self.lines.get(self.at.wrapping_add(usize::from(self.place.line)))?;
