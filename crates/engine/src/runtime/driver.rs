@@ -436,7 +436,7 @@ impl Driver {
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
         let mut clock = CaptureTime::new(&self.pipeline, self.pace, self.largest_batch);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
-        let Some(sections) = (if parallel { self.cut()? } else { None }) else {
+        let Some(sections) = (if parallel { self.cut()?.map(Sections::patient) } else { None }) else {
             let mut run = Run::new(self, None, tick);
             let limits = clock.begin(self, &mut run)?;
             let interrupted = self.rounds(&mut clock, &mut run, &limits)? == End::Interrupted;

@@ -11,15 +11,19 @@
 //! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the
 //! memory that all threads' pools have together.
 //!
+//! A thread that finds nothing to do sleeps, in a replay until several chunks wait or have room: to wake it
+//! takes the other thread a part of the time of a chunk.
+//!
 //! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache; the
 //! thread that asks the sources has the first ones. A thread takes a chunk through all of its sections while
 //! it is in its cache. Sections are dealt out by the time that they took, so that the busiest thread has as
 //! little as possible, and dealt out anew where that has changed.
 
+mod ahead;
 mod parts;
 
 use std::collections::VecDeque;
-use std::mem::take;
+use std::mem::{replace, take};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -32,6 +36,7 @@ use slipstream_core::pool::Pool;
 use slipstream_core::stage::StageError;
 use slipstream_core::time::Nanos;
 
+use self::ahead::Ahead;
 use super::flow::{Later, Spare};
 use super::{Event, Pipeline, StageReport};
 
@@ -40,7 +45,10 @@ const CHUNK: usize = 1024;
 /// Events of a chunk at most, where they have few packets each.
 const EVENTS: usize = 1024;
 /// Chunks that wait for a section at most.
-const WAITING: usize = 8;
+const WAITING: usize = 16;
+/// Chunks for which a thread that sleeps is woken in a replay: so many that came, or that there is room for.
+/// Waking another core takes a good part of the time of a chunk.
+const SEVERAL: usize = 4;
 /// A thread that finds nothing to do looks again after this time, if nobody has woken it before.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -71,9 +79,19 @@ struct Section {
 }
 
 impl Section {
-    fn take(&mut self, mut chunk: Vec<Event>) {
-        for event in chunk.drain(..) {
-            self.event(event);
+    /// Takes a chunk, of which `ahead` says what it needs that other cores may have.
+    fn take(&mut self, mut chunk: Vec<Event>, ahead: Ahead) {
+        if let Some(first) = chunk.first() {
+            ahead.ask_for(first, &self.pipeline, &self.pool);
+        }
+        for at in 0..chunk.len() {
+            if let Some(next) = chunk.get(at + 1) {
+                ahead.ask_for(next, &self.pipeline, &self.pool);
+            }
+            if let Some(event) = chunk.get_mut(at) {
+                let event = replace(event, Event::End);
+                self.event(event);
+            }
         }
         self.used.put_chunk(chunk);
         // Who waits for the memory of these packets is to have it soon.
@@ -156,6 +174,8 @@ impl Section {
 /// A section and what waits for it.
 struct Cell {
     section: Mutex<Section>,
+    /// What its stages need of packets.
+    needs: Ahead,
     input: Mutex<VecDeque<Vec<Event>>>,
     waiting: AtomicUsize,
     /// Empty batches of chunks that went through, for the section before.
@@ -186,6 +206,11 @@ pub(in crate::runtime) struct Sections {
     sleeping: AtomicUsize,
     changes: AtomicUsize,
     bell: (Mutex<()>, Condvar),
+    /// Threads that sleep until there is room for several chunks, and what wakes them.
+    blocked: AtomicUsize,
+    room: (Mutex<()>, Condvar),
+    /// Chunks for which a thread that sleeps is woken.
+    several: usize,
     /// CPU time of the threads that [`work`](Self::work) here, in ns.
     cpu_ns: AtomicU64,
 }
@@ -271,10 +296,11 @@ impl Pipeline {
             (behind.rounds, behind.timed) = (self.rounds, self.timed);
             behind.links.clone_from(&self.links);
             let (used, arrivals) = (Spare::default(), Arrivals::default());
-            let ends_left = AtomicUsize::new(behind.ends_left());
+            let (ends_left, needs) = (AtomicUsize::new(behind.ends_left()), Ahead::of(&mut behind));
             let section = Mutex::new(Section { pipeline: behind, pool, error: None, used, arrivals });
             cells.push(Cell {
                 section,
+                needs,
                 input: Mutex::default(),
                 waiting: AtomicUsize::new(0),
                 spare: Mutex::default(),
@@ -302,6 +328,9 @@ impl Pipeline {
             sleeping: AtomicUsize::new(0),
             changes: AtomicUsize::new(0),
             bell: Default::default(),
+            blocked: AtomicUsize::new(0),
+            room: Default::default(),
+            several: 1,
             cpu_ns: AtomicU64::new(0),
         })
     }
@@ -315,6 +344,7 @@ impl Pipeline {
         if all && crossing.counted > 0 || crossing.packets >= CHUNK || crossing.counted >= EVENTS {
             *crossing = Crossing::default();
             sections.push(0, self.later.take_beyond());
+            sections.tell(0);
             sections.balance();
             sections.fetch_spare(0, &mut self.later);
             self.later.packs = sections.own(0).is_empty();
@@ -328,7 +358,21 @@ impl Sections {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         lock(&cell.input).push_back(chunk);
         cell.waiting.fetch_add(1, Ordering::AcqRel);
-        self.ring();
+    }
+
+    /// Lets threads that sleep do so until several chunks wait for them, or have room: for replays, where it
+    /// doesn't matter when a packet leaves.
+    pub(in crate::runtime) fn patient(mut self) -> Self {
+        self.several = SEVERAL;
+        self
+    }
+
+    /// A chunk has come to a section, or went through the one before it: wakes who sleeps, if it is worth it.
+    fn tell(&self, at: usize) {
+        let last = || self.under_way.load(Ordering::Acquire) == 0 || self.closed.load(Ordering::Acquire);
+        if self.several == 1 || self.waiting(at) >= self.several || last() {
+            self.ring();
+        }
     }
 
     /// Something has changed: wakes who sleeps.
@@ -348,6 +392,38 @@ impl Sections {
             drop(self.bell.1.wait_timeout(held, NAP));
         }
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps a little, unless there is room for several chunks before a section.
+    fn sleep_before(&self, at: usize) {
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let held = lock(&self.room.0);
+        if !self.has_room(at) && !self.is_stopped() {
+            drop(self.room.1.wait_timeout(held, NAP));
+        }
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// There is more room before a section: wakes who waits for it, once there is enough.
+    fn made_room(&self, at: usize) {
+        if self.blocked.load(Ordering::SeqCst) > 0 && self.has_room(at) {
+            let _held = lock(&self.room.0);
+            self.room.1.notify_all();
+        }
+    }
+
+    fn has_room(&self, at: usize) -> bool {
+        self.waiting(at) + self.several <= WAITING
+    }
+
+    /// Sleeps until a thread may find something to do again.
+    fn rest(&self, thread: usize, changes: usize) {
+        let behind = self.own(thread).end;
+        if self.is_full(behind) {
+            self.sleep_before(behind);
+        } else {
+            self.sleep(changes);
+        }
     }
 
     /// The number of changes so far.
@@ -373,11 +449,13 @@ impl Sections {
             if self.turn(0) {
                 continue;
             }
-            if !self.is_full(0) {
+            // What waits here while there is no room behind would leave the cache.
+            let most = if self.own(0).is_empty() { WAITING } else { 1 };
+            if self.waiting(0) < most {
                 return;
             }
             let since = clock::now();
-            self.sleep(changes);
+            self.rest(0, changes);
             lock(&self.balance).blocked_ns += since.elapsed().as_nanos() as u64;
         }
     }
@@ -442,10 +520,11 @@ impl Sections {
         };
         let _told = StopOnPanic(self);
         let Some(chunk) = lock(&cell.input).pop_front() else { return false };
-        cell.waiting.fetch_sub(1, Ordering::AcqRel);
+        cell.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.made_room(at);
         self.fetch_spare(at + 1, &mut section.pipeline.later);
         let since = clock::now();
-        section.take(chunk);
+        section.take(chunk, self.needs(at));
         cell.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         lock(&cell.spare).refill(&mut section.used);
         if section.error.is_some() || section.pipeline.failed() {
@@ -458,8 +537,19 @@ impl Sections {
         }
         drop(section);
         self.under_way.fetch_sub(1, Ordering::AcqRel);
-        self.ring();
+        self.tell(at + 1);
         true
+    }
+
+    /// What to ask for before a section takes packets. Those that the first thread has come from its own
+    /// core; the others have them brought by the first of their sections.
+    fn needs(&self, at: usize) -> Ahead {
+        let (Some(cell), false) = (self.cells.get(at), self.own(0).contains(&at)) else {
+            return Ahead::default();
+        };
+        let mut threads = (1..self.first.len()).map(|thread| self.own(thread));
+        let own = threads.find(|own| own.start == at && !own.is_empty()).unwrap_or_default();
+        cell.needs.behind(self.cells.get(own).unwrap_or_default().iter().map(|cell| cell.needs))
     }
 
     /// Does some of what there is to do, the last sections first; returns whether there was anything.
@@ -506,7 +596,7 @@ impl Sections {
                 self.help_or_wait();
                 continue;
             }
-            self.sleep(changes);
+            self.rest(thread, changes);
         }
         self.cpu_ns.fetch_add(thread_cpu_ns() - before, Ordering::Relaxed);
     }
@@ -518,6 +608,7 @@ impl Sections {
     /// Nothing more will be sent; works until all is through.
     pub(in crate::runtime) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.ring();
         while !self.stopped.load(Ordering::Acquire) && !self.through() {
             self.help_or_wait();
         }
@@ -528,6 +619,8 @@ impl Sections {
     pub(in crate::runtime) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.ring();
+        let _held = lock(&self.room.0);
+        self.room.1.notify_all();
     }
 
     /// Returns true if a stage can write nothing more.
