@@ -2,7 +2,7 @@
 //! all go out in batches.
 
 use super::config::Policy;
-use super::flow_table::NONE;
+use super::flow_table::is_open;
 use super::reframer::Reframe;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Train};
@@ -41,7 +41,7 @@ impl Reframe {
         sequence: u64,
         out: &mut dyn Output,
     ) {
-        if train != NONE {
+        if is_open(train) {
             self.leave(train, Cause::Bypass);
         }
         self.emit_leaving(pool, out);

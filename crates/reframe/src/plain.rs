@@ -10,7 +10,7 @@
 use core::ops::Range;
 
 use super::config::Policy;
-use super::flow_table::NONE;
+use super::flow_table::{NONE, is_open};
 use slipstream_core::stage::Output;
 
 use super::block::Block;
@@ -125,9 +125,9 @@ impl Reframe {
             let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
             self.catch_up(pool, block.frames.get(caught_up..at).unwrap_or_default(), frame.arrival, out);
             let entry = self.table.get_mut(flow);
-            let train = entry.open_train();
+            let train = entry.train;
             self.hold.count(1, u64::from(frame.len));
-            if train == NONE {
+            if !is_open(train) {
                 let first = Frame { flow, hash: block.hash(at), ..*frame };
                 entry.train = self.hold.open(0, block.sequence(at), first);
             } else if self.hold.append(train, frame) >= self.burst {

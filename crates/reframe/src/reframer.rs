@@ -14,7 +14,7 @@ use super::compress::{Gro, GroStats};
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::elephants::Heavy;
 use super::finish::TrainFinish;
-use super::flow_table::{FlowTable, NONE};
+use super::flow_table::{FlowTable, NONE, is_open};
 use super::hold::Hold;
 use super::leaving::{Alone, Leaving};
 use super::stats::{Cause, ReframeStats};
@@ -420,18 +420,13 @@ impl Reframe {
         self.stats.runs_in += u64::from(begins);
         self.last_in = id;
         let entry = self.table.get_mut(id);
-        let train = entry.open_train();
+        let train = entry.train;
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
         let mut class = 0;
         if !self.class_rules.is_empty() {
-            class = self.class_of(pool, &frame, &found, new);
-            self.by_class.came(&mut self.stats, class, begins);
-            // Of two trains of a flow that leave at this instant, the later one may weigh more.
-            if self.weighted && self.table.get_mut(id).leaves_from_other(class) {
-                self.emit_leaving(pool, out);
-            }
+            class = self.classed(pool, &frame, &found, (new, begins), out);
         }
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
@@ -443,7 +438,7 @@ impl Reframe {
         let waits = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { Waits::NONE };
         let bypass = bypass || self.bypasses(pool, &frame, &found) || (new && self.admit_second);
         // A packet alone that is not worth waiting for need not be held first.
-        let alone = ADAPTIVE && train == NONE && waits.of(1) == 0;
+        let alone = ADAPTIVE && !is_open(train) && waits.of(1) == 0;
         if bypass || hold_ns == 0 || burst == 1 || alone {
             let cause = match (bypass, burst) {
                 (true, _) => Cause::Bypass,
@@ -473,7 +468,7 @@ impl Reframe {
         sequence: u64,
         out: &mut dyn Output,
     ) {
-        if train != NONE && self.hold.train(train).class != class {
+        if is_open(train) && self.hold.train(train).class != class {
             self.leave(train, Cause::Bypass);
             self.emit_leaving(pool, out);
             train = NONE;
@@ -481,12 +476,12 @@ impl Reframe {
         let bytes = self.hold.bytes() + self.leaving_bytes + u64::from(frame.len);
         if self.hold.packets() + self.leaving_packets >= self.capacity || bytes > self.capacity_bytes {
             self.make_room(pool, frame.len, out);
-            train = self.table.get_mut(frame.flow).open_train();
+            train = self.table.get_mut(frame.flow).train;
         }
         self.hold.grow();
         self.hold.count(1, u64::from(frame.len));
         self.by_class.keep(class);
-        if train == NONE {
+        if !is_open(train) {
             let train = self.hold.open(class, sequence, *frame);
             self.table.get_mut(frame.flow).train = train;
         } else if self.hold.append(train, frame) >= burst {
@@ -513,6 +508,25 @@ impl Reframe {
             Some(bits) => frame.info.is(bits),
             None => self.bypass.matches(&frame.headers(found.key()), self.wire_len(pool, frame)),
         }
+    }
+
+    /// The class of a packet, which begins a run or not.
+    #[inline(never)]
+    fn classed(
+        &mut self,
+        pool: &mut Pool,
+        frame: &Frame,
+        found: &Found<'_>,
+        (new, begins): (bool, bool),
+        out: &mut dyn Output,
+    ) -> u8 {
+        let class = self.class_of(pool, frame, found, new);
+        self.by_class.came(&mut self.stats, class, begins);
+        // Of two trains of a flow that leave at this instant, the later one may weigh more.
+        if self.weighted && self.table.get_mut(frame.flow).leaves_from_other(class) {
+            self.emit_leaving(pool, out);
+        }
+        class
     }
 
     fn class_of(&mut self, pool: &Pool, frame: &Frame, found: &Found<'_>, new: bool) -> u8 {

@@ -1,7 +1,7 @@
 //! The router as a network function.
 
 use super::watch::Watch;
-use super::{Decision, Kept, Router, station};
+use super::{Decision, Kept, Router};
 use crate::{FunctionContext, NetworkFunction, Reads};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
@@ -49,17 +49,22 @@ impl NetworkFunction for Router {
         if start == 0 {
             return others.len();
         }
+        // The Ethernet address that a packet is sent to: none of them is as short as that.
+        let station = |frame: &Frame| {
+            let bytes = cx.pool.front(frame.buf);
+            bytes.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes) & 0xffff_ffff_ffff)
+        };
         // All of them are looked at, as their fields are: mostly all go to one station.
-        let to = station(cx, first);
-        let at = |n: usize| station(cx, others.get(n).unwrap_or(first)) ^ to;
+        let to = station(first);
+        let at = |n: usize| station(others.get(n).unwrap_or(first)) ^ to;
         let mut differ = at(0) | at(1) | at(2) | at(3);
         for other in others.get(4..).unwrap_or_default() {
-            differ |= station(cx, other) ^ to;
+            differ |= station(other) ^ to;
         }
         if differ == 0 {
             return others.len();
         }
-        others.iter().position(|other| to != station(cx, other)).unwrap_or(others.len())
+        others.iter().position(|other| to != station(other)).unwrap_or(others.len())
     }
 
     /// A neighbour is asked again after a while, and what is due happens before a later packet is decided

@@ -407,10 +407,3 @@ impl Router {
         }
     }
 }
-
-/// The Ethernet address that a packet is sent to; another number than any address if it has none.
-#[inline(always)]
-fn station(cx: &Context<'_>, frame: &Frame) -> u64 {
-    let bytes = cx.data(frame).first_chunk();
-    bytes.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes) & 0xffff_ffff_ffff)
-}
