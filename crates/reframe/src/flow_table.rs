@@ -64,8 +64,8 @@ impl Entry {
         self.counters >> 1
     }
 
-    /// The train that the flow's next packet may join, or [`NONE`]. On hot paths [`Entry::train`] is looked at
-    /// by [`is_open`] instead.
+    /// The train that the flow's next packet may join, or [`NONE`]. On hot paths [`is_open`] is asked about
+    /// [`Entry::train`] instead.
     #[inline(always)]
     pub(crate) fn open_train(&self) -> u32 {
         if is_open(self.train) { self.train } else { NONE }
