@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use slipstream_wire::checksum::{fill_ip, fill_transport};
-use slipstream_wire::protocol::{ICMP, ICMPV6, TCP};
+use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, is_extension};
 use slipstream_wire::{Flags, Headers, LinkType, classify, tcp_segment};
 
 use super::bytes::be16;
@@ -195,8 +195,8 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
     if later && !(v6 && of_the_way && headers.key.protocol() != ICMPV6) {
         return Err(Silent::Fragment);
     }
-    // What a fragment has behind further extension headers isn't known: it may be an error.
-    if headers.flags.has(Flags::FRAGMENT) && v6 && is_extension(headers.key.protocol()) {
+    // A fragment may have an error behind further extension headers, which nobody has read.
+    if headers.flags.has(Flags::FRAGMENT) && v6 && may_lead_on(headers.key.protocol()) {
         return Err(Silent::Fragment);
     }
     let too_big = matches!(message, Some(Message::TooBig { .. }));
@@ -221,9 +221,10 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
     if host { Ok(()) } else { Err(Silent::Source) }
 }
 
-/// Returns true if a header of IPv6 that has this number is followed by another one (RFC 7045 §2.2).
-fn is_extension(number: u8) -> bool {
-    matches!(number, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140 | 253 | 254)
+/// Returns true if a header of IPv6 that has this number may be followed by another one (RFC 7045 §2.2),
+/// whether classification walks it or not.
+fn may_lead_on(number: u8) -> bool {
+    is_extension(number) || matches!(number, 139 | 140 | 253 | 254)
 }
 
 /// Returns true if a fragment is the first of its datagram.

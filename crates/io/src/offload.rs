@@ -65,13 +65,7 @@ impl Offload {
             0 => 0xffff,
             value => value,
         };
-        match bytes.get_mut(offset..offset + 2) {
-            Some(field) => {
-                field.copy_from_slice(&value.to_be_bytes());
-                true
-            }
-            None => false,
-        }
+        put(bytes, offset, value)
     }
 }
 
@@ -154,10 +148,10 @@ impl Layer {
 const GRE_CHECKSUM: u8 = 0x80;
 const GRE_SEQUENCE: u8 = 0x10;
 
-fn put(packet: &mut [u8], at: usize, value: u16) {
-    if let Some(field) = packet.get_mut(at..at + 2) {
-        field.copy_from_slice(&value.to_be_bytes());
-    }
+/// Writes a field; false where the bytes end before it does.
+fn put(bytes: &mut [u8], at: usize, value: u16) -> bool {
+    let field = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut());
+    field.map(|field| *field = value.to_be_bytes()).is_some()
 }
 
 fn be16(packet: &[u8], at: usize) -> u16 {

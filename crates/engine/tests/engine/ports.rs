@@ -21,6 +21,8 @@ use slipstream_core::source::{LiveSource, Source, SourceError};
 use slipstream_core::stage::{Context, DropReason, Drops};
 use slipstream_core::time::Nanos;
 
+use crate::common::Polled;
+
 const BUFFER: usize = 2048;
 /// Offset of a received packet in its buffer.
 const CAME: usize = 256 + LEAD;
@@ -430,24 +432,9 @@ fn memory_is_not_adopted_where_nobody_vouches_for_a_stage() {
 
 /// A port that brings packets until it fails, if it does; with or without some more of them.
 struct Failing {
-    interface: [Interface; 1],
     polls: u32,
     fails: bool,
     with_packets: bool,
-}
-
-impl Source for Failing {
-    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        self.poll(pool, arrivals, max, Nanos(0))
-    }
-
-    fn interfaces(&self) -> &[Interface] {
-        &self.interface
-    }
-
-    fn live(&mut self) -> Option<&mut dyn LiveSource> {
-        Some(self)
-    }
 }
 
 impl LiveSource for Failing {
@@ -489,14 +476,13 @@ const FAILING: StageType = StageType {
     settings: &[],
     properties: Properties { live: true, ..Properties::new(|_| Meets::Nothing) },
     build: |_, site| {
-        let interface = [Interface { link_number: 1, snap_len: 0, name: Some(site.name.to_owned()) }];
         let (fails, with_packets) = (site.name != "well", site.name == "with");
-        Ok(Port::receiving(Failing { interface, polls: 0, fails, with_packets }).into())
+        Ok(Port::receiving(Polled::new(site.name, Failing { polls: 0, fails, with_packets })).into())
     },
 };
 
-/// What came before a port failed leaves, or is counted as dropped: of that port, of others that were asked
-/// before it in the same round, and on any thread.
+/// Packets that came before a port failed leave: those of that port, those of others that were asked before
+/// it in the same round, and on any thread.
 #[test]
 fn what_came_before_a_port_failed_leaves() {
     let mut registry = slipstream::pipeline::built_in();

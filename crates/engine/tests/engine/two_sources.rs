@@ -8,12 +8,13 @@ use slipstream::pipeline::Plan;
 use slipstream::runtime::Driver;
 use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::Frame;
-use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{Group, IN, Made, Meets, OUT, Properties, StageType};
-use slipstream_core::source::{LiveSource, Source, SourceError};
+use slipstream_core::source::{LiveSource, SourceError};
 use slipstream_core::time::Nanos;
+
+use crate::common::Polled;
 
 /// Packets that the source brings.
 const PACKETS: u64 = 20_000;
@@ -22,22 +23,7 @@ const AT_ONCE: u64 = 7;
 
 /// Brings some packets whenever it is asked.
 struct Drip {
-    interface: [Interface; 1],
     brought: u64,
-}
-
-impl Source for Drip {
-    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        self.poll(pool, arrivals, max, Nanos(0))
-    }
-
-    fn interfaces(&self) -> &[Interface] {
-        &self.interface
-    }
-
-    fn live(&mut self) -> Option<&mut dyn LiveSource> {
-        Some(self)
-    }
 }
 
 impl LiveSource for Drip {
@@ -80,10 +66,9 @@ const DRIP: StageType = StageType {
     settings: &[],
     properties: Properties { live: true, ..Properties::new(|_| Meets::Nothing) },
     build: |_, site| {
-        let interface = Interface { link_number: 1, snap_len: 0, name: Some("drip".into()) };
         Ok(match site.dry {
             true => Made::Checked,
-            false => Port::receiving(Drip { interface: [interface], brought: 0 }).into(),
+            false => Port::receiving(Polled::new("drip", Drip { brought: 0 })).into(),
         })
     },
 };

@@ -176,7 +176,7 @@ impl Steering {
         }
     }
 
-    /// What was counted until now was spent under other settings.
+    /// Nothing that was counted until now counts: it was spent under other settings.
     #[cfg(feature = "std")]
     pub(super) fn begin(&mut self, now: Counters) {
         self.before = now;
@@ -222,11 +222,7 @@ impl Steering {
         // much as one that is too low rises, so that windows that differ by chance don't raise it.
         let (more, less) = (aim.max(measured), aim.min(measured));
         let ratio = (more.saturating_mul(64) / less.max(1)).clamp(64, 256);
-        let weight = match self.windows < Self::FAST {
-            true => 4,
-            false if ratio >= Self::FAR => 2,
-            false => 1,
-        };
+        let weight = if self.windows < Self::FAST { 4 } else { 1 + u64::from(ratio >= Self::FAR) };
         self.windows = self.windows.saturating_add(1);
         let factor = u128::from(64 * (8 - weight) + ratio * weight);
         let price = u128::from(self.price_ns.max(16));
@@ -272,41 +268,34 @@ mod tests {
         }
     }
 
-    /// A world in which the delay is in proportion to the price.
-    #[test]
-    fn the_price_settles() {
+    /// The delays of 200 windows in a world in which they are in proportion to the price; from the middle on
+    /// the same price gives three times the delay.
+    fn delays_around_a_step() -> Vec<u64> {
         let mut steering = Steering::new(Budget::Delay(30_000), 500_000);
         let mut sum = Counters::default();
-        for n in 0..200u64 {
-            // In the middle, the same price gives three times the delay.
+        let window = |n: u64| {
             let delay = steering.price_ns() * if n < 100 { 1 } else { 3 } / 5;
             sum.packets += 1024;
             sum.trains += 500;
             sum.delay_ns += u128::from(delay) * 1024;
             steering.steer(sum);
-            if n % 100 > 60 {
-                assert!(delay.abs_diff(30_000) < 1500, "{n}: {delay}");
-            }
+            delay
+        };
+        (0..200).map(window).collect()
+    }
+
+    #[test]
+    fn the_price_settles() {
+        for (n, delay) in delays_around_a_step().into_iter().enumerate() {
+            assert!(n % 100 <= 60 || delay.abs_diff(30_000) < 1500, "{n}: {delay}");
         }
     }
 
-    /// A world in which the same price gives three times the delay from some window on: so many windows later
-    /// the delay is within a quarter of its aim again.
     #[test]
     fn a_step_is_followed_within_a_few_windows() {
-        let mut steering = Steering::new(Budget::Delay(30_000), 500_000);
-        let mut sum = Counters::default();
-        let mut settled = 0;
-        for n in 0..200u64 {
-            let delay = steering.price_ns() * if n < 100 { 1 } else { 3 } / 5;
-            sum.packets += 1024;
-            sum.trains += 500;
-            sum.delay_ns += u128::from(delay) * 1024;
-            steering.steer(sum);
-            if n >= 100 && delay.abs_diff(30_000) > 7500 {
-                settled = n - 100 + 1;
-            }
-        }
+        let delays = delays_around_a_step();
+        let settled =
+            delays[100..].iter().rposition(|delay| delay.abs_diff(30_000) > 7500).map_or(0, |n| n + 1);
         assert!((1..=6).contains(&settled), "{settled} windows");
     }
 

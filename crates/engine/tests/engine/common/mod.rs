@@ -9,6 +9,37 @@ use slipstream::pool::{PacketMeta, Pool};
 use slipstream::reframe::ReframeConfig;
 use slipstream::runtime::{Preload, Replay, ReplayReport, Sink};
 use slipstream::time::Nanos;
+use slipstream_core::batch::Arrivals;
+use slipstream_core::source::{LiveSource, Source, SourceError};
+
+/// A source of one Ethernet interface that has packets only where it is asked for those that are there.
+pub struct Polled<L> {
+    interface: [Interface; 1],
+    live: L,
+}
+
+impl<L> Polled<L> {
+    pub fn new(interface: &str, live: L) -> Self {
+        Self {
+            interface: [Interface { link_number: 1, snap_len: 0, name: Some(interface.to_owned()) }],
+            live,
+        }
+    }
+}
+
+impl<L: LiveSource> Source for Polled<L> {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        self.live.poll(pool, arrivals, max, Nanos(0))
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interface
+    }
+
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        Some(&mut self.live)
+    }
+}
 
 /// The kind of a packet, as far as the stage can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
