@@ -366,7 +366,7 @@ impl Shape {
     }
 }
 
-/// What a hold sees of packets.
+/// The packets as a hold sees them.
 fn arrivals(sent: &[Sent]) -> Arrivals {
     let mut arrivals = Arrivals::default();
     for Sent { at, flow, len, tcp } in sent {

@@ -407,7 +407,7 @@ impl Reframer {
         if !self.ready.has_room(self.reframe.held() as usize + n) {
             return Err(PushError::Unpolled(self.ready.packets()));
         }
-        // Where an iterator panicked and that was caught, packets are here that were not taken.
+        // An iterator that panicked, which was caught, has left packets here that were not taken.
         self.arrivals.clear();
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;

@@ -106,8 +106,9 @@ proptest! {
         prop_assert!(trains.decisions() <= packets.decisions());
         prop_assert_eq!(trains.drops(), packets.drops());
     }
-    /// Where stations find no room, or are not where the settings say, each of their frames is counted, once
-    /// per train as per packet.
+
+    /// Each frame of a station that finds no room, or is not where the settings say, is counted, by trains as
+    /// packet by packet.
     #[test]
     fn a_full_table_counts_frames(batches in proptest::collection::vec(
         (0..PORTS, 0..400_000_000_u64, proptest::collection::vec((0..4_u8, 0..4_u8, 0..2_u8), 1..5), 1..6_usize),

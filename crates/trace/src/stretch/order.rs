@@ -252,7 +252,7 @@ impl Recording {
             order.spatial.record(distance);
         }
         if self.noted {
-            // What is noted of the first packet's neighbour is told where the section is joined.
+            // The first packet's neighbour is known only where the section is joined, which tells it.
             order.notes.push(Note::new(distance, changed));
             return order.packets;
         }

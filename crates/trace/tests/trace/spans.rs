@@ -216,8 +216,9 @@ fn payloads_that_look_like_records_fool_nobody() {
     [carried, parallel].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
-/// Where records of 80 bytes are read one byte too early, the length of each leads over 205 of them, and its
-/// time may pass for one as long as the fraction of a second is small. A cut is found behind that.
+/// A cut is found behind records that can be read in two ways: of records of 80 bytes that are read one byte
+/// too early, the length of each leads over 205 of them, and its time may pass for one as long as the
+/// fraction of a second is small.
 #[test]
 fn a_cut_is_found_behind_what_looks_like_records_for_a_while() {
     const HALF: u32 = 10_000;

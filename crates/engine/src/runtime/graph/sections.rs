@@ -102,8 +102,8 @@ impl Section {
         let Self { pipeline, pool, error, used, arrivals: unpacked } = self;
         match event {
             Event::Batch { before, call, now, edge, mut batch } => {
-                // What a call has caused is due behind it, though its time may have come before: on one
-                // thread nothing comes between the batches of a call.
+                // On one thread nothing comes between the batches of a call: a deadline that has come
+                // before them in time comes behind them, too.
                 if pipeline.followed_call != call {
                     pipeline.run_before(pool, before);
                     pipeline.followed_call = call;
@@ -174,7 +174,7 @@ impl Section {
 /// A section and what waits for it.
 struct Cell {
     section: Mutex<Section>,
-    /// What its stages need of packets.
+    /// The lines of packets that its stages need.
     needs: Ahead,
     input: Mutex<VecDeque<Vec<Event>>>,
     waiting: AtomicUsize,
@@ -449,7 +449,7 @@ impl Sections {
             if self.turn(0) {
                 continue;
             }
-            // What waits here while there is no room behind would leave the cache.
+            // Chunks that wait here while there is no room behind would leave the cache.
             let most = if self.own(0).is_empty() { WAITING } else { 1 };
             if self.waiting(0) < most {
                 return;
@@ -541,8 +541,8 @@ impl Sections {
         true
     }
 
-    /// What to ask for before a section takes packets. Those that the first thread has come from its own
-    /// core; the others have them brought by the first of their sections.
+    /// Returns the lines to ask for before a section takes packets: none for sections of the first thread,
+    /// whose own core has them, and those of all of a thread's sections for the first of them.
     fn needs(&self, at: usize) -> Ahead {
         let (Some(cell), false) = (self.cells.get(at), self.own(0).contains(&at)) else {
             return Ahead::default();

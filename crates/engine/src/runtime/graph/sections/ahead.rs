@@ -1,7 +1,7 @@
 //! Cache lines that a section will need, asked for one event before they are.
 //!
-//! What another core has written last takes as long to come as a function takes for a packet. The lines of
-//! packets are asked for where a thread begins with them, for all of its sections. Flow contexts that have
+//! A line that another core has written last takes as long to come as a function takes for a packet. Lines
+//! of packets are asked for where a thread begins with them, for all of its sections. Flow contexts that have
 //! the numbers of others were not looked up here: they are asked for in every section that has some.
 
 use slipstream_core::batch::Batch;
@@ -11,7 +11,7 @@ use slipstream_core::stage::Egress;
 
 use super::super::{Event, Pipeline};
 
-/// What stages need of packets.
+/// The lines of packets that stages need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ahead {
     /// Their first line.
@@ -29,9 +29,9 @@ impl Ahead {
         Self { reads, changes }
     }
 
-    /// What a section asks for that needs this, where these are the needs of all sections of a thread that
-    /// begins with it; of none, where its thread begins with another one. Few lines come at a time: what only
-    /// one section needs, that one asks for.
+    /// Returns the lines that a section asks for that needs these, where `needs` are those of all sections
+    /// of a thread that begins with it; `needs` are none where its thread begins with another one. Few lines
+    /// come at a time: each section asks by itself for lines that no other one needs.
     pub(super) fn behind(self, mut needs: impl Iterator<Item = Self>) -> Self {
         Self { reads: needs.any(|needs| needs.reads), ..self }
     }
