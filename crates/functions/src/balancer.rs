@@ -5,6 +5,7 @@
 //! no new connections; one that is not healthy loses those that it has, one of weight 0 keeps them (it
 //! drains).
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use slipstream_wire::{FlowKey, NarrowKey};
@@ -57,6 +58,12 @@ pub struct BalancerCounters {
 #[derive(Debug)]
 pub struct Balancer {
     backends: Vec<Backend>,
+    /// What else there is to know of each of them.
+    places: Vec<Place>,
+    /// The IPv4 addresses of all of them, sorted.
+    addresses: Vec<u32>,
+    /// Backends so far.
+    serials: u64,
     maglev: Maglev,
     /// The backends among which the table chooses, by their places in the list.
     chosen: Vec<u32>,
@@ -64,7 +71,28 @@ pub struct Balancer {
     /// Connections and their backend's place in the list.
     affinity: Table<FlowKey, u32>,
     idle: u64,
+    /// No connection is remembered for longer than this without a packet.
+    longest_idle: u64,
     counters: BalancerCounters,
+}
+
+/// A place in the list of backends.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The number of its backend among all that there were.
+    serial: u64,
+    /// The time from which another backend may have it: [`Nanos::MAX`] while it is listed. Then no
+    /// connection leads here any more.
+    free: Nanos,
+    /// Packets that went to its backend.
+    packets: u64,
+}
+
+impl Place {
+    /// That of the backend with this number, which is listed.
+    const fn of(serial: u64) -> Self {
+        Self { serial, free: Nanos::MAX, packets: 0 }
+    }
 }
 
 /// Backends and the table that chooses among them.
@@ -114,15 +142,39 @@ impl Balancer {
     /// [`MaglevError`] for a number of places that is no prime or too small.
     pub fn new(config: &BalancerConfig, backends: Vec<Backend>) -> Result<Self, MaglevError> {
         let maglev = Self::table(&backends, config.places)?;
-        Ok(Self {
+        let mut balancer = Self {
             chosen: (0..backends.len() as u32).collect(),
             backends,
+            places: Vec::new(),
+            addresses: Vec::new(),
+            serials: 0,
             maglev,
             size: config.places,
             affinity: Table::new(config.connections, config.seed),
             idle: config.idle,
+            longest_idle: config.idle,
             counters: BalancerCounters::default(),
-        })
+        };
+        balancer.number_all();
+        Ok(balancer)
+    }
+
+    /// All backends are new.
+    fn number_all(&mut self) {
+        let serials = (self.serials..).take(self.backends.len());
+        self.places = serials.map(Place::of).collect();
+        self.serials += self.backends.len() as u64;
+        self.sort_addresses();
+    }
+
+    fn sort_addresses(&mut self) {
+        let addresses = self.backends.iter().filter_map(|b| match b.address {
+            IpAddr::V4(address) => Some(address.to_bits()),
+            IpAddr::V6(_) => None,
+        });
+        self.addresses.clear();
+        self.addresses.extend(addresses);
+        self.addresses.sort_unstable();
     }
 
     fn table(backends: &[Backend], size: u32) -> Result<Maglev, MaglevError> {
@@ -256,30 +308,87 @@ impl Balancer {
             }
         }
         self.backends = backends;
+        self.number_all();
         Ok(())
     }
 
     /// Another list of backends, of which `made` was made elsewhere. They are known by their addresses, and
-    /// keep their places in the list; those that are gone stay there, unhealthy, and new ones come behind
-    /// them. No connection is looked at.
-    pub(crate) fn update(&mut self, made: &mut Backends) {
+    /// keep their places in the list. Those that are gone stay there, unhealthy, until no connection can lead
+    /// to them any more: then a new one may have the place. Else new ones come behind them. No connection is
+    /// looked at.
+    pub(crate) fn update(&mut self, made: &mut Backends, now: Nanos) {
         std::mem::swap(&mut self.maglev, &mut made.maglev);
         self.backends.iter_mut().for_each(|b| (b.weight, b.healthy) = (0, false));
+        let gone = now.after(self.longest_idle);
+        self.places.iter_mut().for_each(|place| place.free = place.free.min(gone));
         self.chosen.clear();
-        for new in &made.backends {
-            let place = match self.backends.iter().position(|old| old.address == new.address) {
-                Some(place) => place,
-                None => {
-                    self.backends.push(*new);
-                    self.backends.len() - 1
-                }
-            };
-            if let Some(backend) = self.backends.get_mut(place) {
-                *backend = *new;
+        let mut places: HashMap<IpAddr, usize> = self.backends.iter().map(|b| b.address).zip(0..).collect();
+        let mut new = Vec::new();
+        for backend in &made.backends {
+            match places.get(&backend.address) {
+                Some(place) => self.set(*place, *backend),
+                None => new.push(*backend),
             }
-            self.chosen.push(place as u32);
         }
+        let free = |(at, place): (usize, &Place)| (place.free <= now).then_some(at);
+        let mut free: Vec<usize> = self.places.iter().enumerate().rev().filter_map(free).collect();
+        for backend in new {
+            if places.contains_key(&backend.address) {
+                continue;
+            }
+            let at = free.pop().unwrap_or(self.backends.len());
+            let place = Place::of(self.serials);
+            self.serials += 1;
+            match self.places.get_mut(at) {
+                Some(old) => *old = place,
+                None => {
+                    self.backends.push(backend);
+                    self.places.push(place);
+                }
+            }
+            self.set(at, backend);
+            places.insert(backend.address, at);
+        }
+        let place = |backend: &Backend| places.get(&backend.address).map(|at| *at as u32);
+        self.chosen.extend(made.backends.iter().filter_map(place));
+        self.sort_addresses();
         self.idle = made.idle;
+        self.longest_idle = self.longest_idle.max(made.idle);
+    }
+
+    /// This backend is listed at this place.
+    fn set(&mut self, at: usize, backend: Backend) {
+        if let (Some(old), Some(place)) = (self.backends.get_mut(at), self.places.get_mut(at)) {
+            *old = backend;
+            place.free = Nanos::MAX;
+        }
+    }
+
+    /// Returns true if a backend has this IPv4 address, or had it when connections that may last began.
+    #[inline]
+    #[must_use]
+    pub fn knows(&self, address: u32) -> bool {
+        self.addresses.binary_search(&address).is_ok()
+    }
+
+    /// So many packets went to the backend at this place of the list.
+    #[inline]
+    pub(crate) fn went(&mut self, place: u32, packets: u64) {
+        if let Some(place) = self.places.get_mut(place as usize) {
+            place.packets += packets;
+        }
+    }
+
+    /// The backends that are on the list now, each with the packets that went to it.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = (&Backend, u64)> {
+        let all = |place: &u32| self.backends.get(*place as usize).zip(self.places.get(*place as usize));
+        self.chosen.iter().filter_map(all).map(|(backend, place)| (backend, place.packets))
+    }
+
+    /// The number of the backend at this place of the list, among all that there were.
+    #[inline]
+    pub(crate) fn serial(&self, place: u32) -> u64 {
+        self.places.get(place as usize).map_or(u64::MAX, |place| place.serial)
     }
 
     /// Places of the table.
@@ -318,8 +427,11 @@ impl Balancer {
 
     /// A connection is this backend's until `until`; false where it has one, or there is no such backend, or
     /// no room.
-    pub(crate) fn restore(&mut self, key: FlowKey, backend: IpAddr, until: Nanos) -> bool {
-        let Some(place) = self.backends.iter().position(|b| b.address == backend) else { return false };
+    pub(crate) fn restore(&mut self, key: FlowKey, backend: IpAddr, until: Nanos, now: Nanos) -> bool {
+        let all = || self.backends.iter().zip(&self.places);
+        let listed = |(b, place): (&Backend, &Place)| b.address == backend && place.free == Nanos::MAX;
+        let Some(place) = all().position(listed) else { return false };
+        self.longest_idle = self.longest_idle.max(until.since(now));
         let hash = self.affinity.hash(&key);
         self.affinity.find(&key, hash).is_none()
             && self.affinity.insert(key, hash, place as u32, until).is_ok()

@@ -6,13 +6,13 @@ use serde_json::json;
 use slipstream_wire::{Flags, FlowKey, LinkType, NarrowKey, WideKey, classify, protocol};
 
 use crate::answer::{ip_packet, link_of, send_back};
-use crate::balancer::{Balancer, NatMode};
+use crate::balancer::{Backend, Balancer, NatMode};
 use crate::conntrack::packet::untagged;
 use crate::encap::{EncapError, Tunnel};
 use crate::fragment;
 use crate::icmp;
 use crate::icmp::Message;
-use crate::nat::{ErrorRewrite, Rewrite};
+use crate::nat::{ErrorRewrite, Rewrite, Tuple};
 use crate::packet::quoted;
 use crate::{FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, NewPacket, RateLimiter};
 use slipstream_core::flow_context::{FlowUse, Trains};
@@ -49,7 +49,6 @@ pub struct BalancerStage {
     passed: u64,
     fragmented: u64,
     fragments_made: u64,
-    balanced: Vec<u64>,
     /// Weights by the settings, to which backends come back.
     weights: Vec<(IpAddr, u32)>,
     /// The connection that the last decision was about.
@@ -58,9 +57,7 @@ pub struct BalancerStage {
 
 /// The weights of the backends on the list.
 fn weights(balancer: &Balancer) -> Vec<(IpAddr, u32)> {
-    let all = balancer.backends();
-    let listed = balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
-    listed.map(|backend| (backend.address, backend.weight)).collect()
+    balancer.listed().map(|(backend, _)| (backend.address, backend.weight)).collect()
 }
 
 /// Subject of a decision.
@@ -112,7 +109,6 @@ impl BalancerStage {
     #[must_use]
     pub fn new(balancer: Balancer, service: SocketAddr, protocol: u8, mode: Mode) -> Self {
         Self {
-            balanced: vec![0; balancer.backends().len()],
             weights: weights(&balancer),
             balancer,
             service,
@@ -163,9 +159,8 @@ impl BalancerStage {
     }
 
     fn towards_client(&self, key: &FlowKey) -> Decided {
-        let known = self.balancer.backends().iter().any(|b| b.address == key.src());
         match (&self.mode, of_ipv4(key)) {
-            (Mode::Nat(nat), Some(key)) if known => {
+            (Mode::Nat(nat), Some(key)) if self.balancer.knows(Tuple::of(key).src) => {
                 nat.from_backend(key).map_or(Decided::Pass, |rewrite| Decided::Rewrite(None, rewrite))
             }
             _ => Decided::Pass,
@@ -191,9 +186,8 @@ impl BalancerStage {
 
     /// An ICMP error about a packet that went to a backend: the client knows of the service alone.
     fn error_towards_client(&self, outer: &FlowKey, quoted: &FlowKey) -> Option<Decided> {
-        let known = self.balancer.backends().iter().any(|b| b.address == quoted.dst());
         match (&self.mode, of_ipv4(outer), of_ipv4(quoted)) {
-            (Mode::Nat(nat), Some(outer), Some(quoted)) if known => {
+            (Mode::Nat(nat), Some(outer), Some(quoted)) if self.balancer.knows(Tuple::of(quoted).dst) => {
                 nat.error_from_backend(outer, quoted).map(|rewrite| Decided::Error(None, rewrite))
             }
             _ => None,
@@ -349,7 +343,7 @@ impl NetworkFunction for BalancerStage {
 
     fn leaves_as(&self, decided: &Decided) -> LeavesAs {
         match decided {
-            Decided::Tunnel(backend) => LeavesAs::Changed([u64::from(*backend); 2]),
+            Decided::Tunnel(backend) => LeavesAs::Changed([self.balancer.serial(*backend); 2]),
             Decided::Rewrite(_, rewrite) => LeavesAs::Changed(rewrite.endpoints().0),
             Decided::Pass => LeavesAs::Before,
             Decided::Error(..) | Decided::Drop(_) => LeavesAs::Unknown,
@@ -429,9 +423,8 @@ impl NetworkFunction for BalancerStage {
         if let Decided::Tunnel(backend)
         | Decided::Rewrite(Some(backend), _)
         | Decided::Error(Some(backend), _) = decided
-            && let Some(n) = self.balanced.get_mut(*backend as usize)
         {
-            *n += frames.len() as u64;
+            self.balancer.went(*backend, frames.len() as u64);
         }
         let now = fx.cx.now;
         if let [_, more @ .., last] = &*frames {
@@ -497,11 +490,8 @@ impl Observe for BalancerStage {
     }
 
     fn report(&self) -> Option<serde_json::Value> {
-        let all: Vec<_> = self.balancer.backends().iter().zip(&self.balanced).collect();
-        let listed = self.balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
-        let backends: Vec<_> = listed
-            .map(|(b, n)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": n }))
-            .collect();
+        let backend = |(b, packets): (&Backend, u64)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": packets });
+        let backends: Vec<_> = self.balancer.listed().map(backend).collect();
         Some(json!({ "backends": backends }))
     }
 }

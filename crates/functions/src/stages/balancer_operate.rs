@@ -95,10 +95,9 @@ fn describe(record: &[u8]) -> Option<serde_json::Value> {
 
 impl BalancerStage {
     /// Goes by other backends, in the places that the balancer has for them.
-    fn renew(&mut self, update: &mut BalancerUpdate) {
+    fn renew(&mut self, update: &mut BalancerUpdate, now: Nanos) {
         let BalancerUpdate { backends, mode } = update;
-        self.balancer.update(backends);
-        self.balanced.resize(self.balancer.backends().len(), 0);
+        self.balancer.update(backends, now);
         if mode.is_some() {
             self.weights = weights(&self.balancer);
         }
@@ -117,9 +116,7 @@ impl BalancerStage {
     /// Makes the list in which a backend is changed.
     fn changed(&self, on: &str, mut change: impl FnMut(&mut Backend)) -> Result<Vec<Backend>, String> {
         let wanted: IpAddr = on.parse().map_err(|_| format!("{on:?} is no address"))?;
-        let all = self.balancer.backends();
-        let listed = self.balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
-        let mut list: Vec<Backend> = listed.copied().collect();
+        let mut list: Vec<Backend> = self.balancer.listed().map(|(backend, _)| *backend).collect();
         let backend = list.iter_mut().find(|b| b.address == wanted);
         change(backend.ok_or_else(|| format!("no backend has the address {wanted}"))?);
         Ok(list)
@@ -127,10 +124,10 @@ impl BalancerStage {
 }
 
 impl Operate for BalancerStage {
-    fn update(&mut self, new: Update, _now: Nanos) -> Update {
+    fn update(&mut self, new: Update, now: Nanos) -> Update {
         match new.downcast::<BalancerUpdate>() {
             Ok(mut update) => {
-                self.renew(&mut update);
+                self.renew(&mut update, now);
                 update
             }
             Err(other) => other,
@@ -147,7 +144,7 @@ impl Operate for BalancerStage {
     fn restore(&mut self, _table: usize, record: &[u8], away: u64, now: Nanos) -> bool {
         let Some((key, backend, left)) = read(record) else { return false };
         let left = left.checked_sub(away).filter(|left| *left > 0);
-        left.is_some_and(|left| self.balancer.restore(key, backend, now.after(left)))
+        left.is_some_and(|left| self.balancer.restore(key, backend, now.after(left), now))
     }
 
     fn remove(&mut self, _table: usize, record: &[u8], _now: Nanos) -> bool {
@@ -281,6 +278,52 @@ mod tests {
                     // One that begins now.
                     let new = n + 1000 * (round as u16 + 1);
                     prop_assert_eq!(chosen(&mut stage, new, 5), chosen(&mut fresh, new, 5));
+                }
+            }
+        }
+
+        /// Against a list of connections with their backends' addresses: places are given to new backends
+        /// only when no connection leads there, whatever time passes between reloads.
+        #[test]
+        fn places_of_the_gone_are_given_anew(
+            rounds in proptest::collection::vec(
+                (proptest::collection::btree_set(1..40u8, 1..4), 0..3_000_000_000u64, 1..4u64),
+                1..12,
+            ),
+        ) {
+            let mut numbers = vec![1, 2, 3];
+            let (mut stage, mut now, mut listed) = (balancer(&numbers), 5, list(&numbers));
+            let mut idle = 1_000_000_000;
+            let mut had: Vec<(Option<IpAddr>, u64)> = vec![(None, 0); 60];
+            let mut serials = std::collections::HashMap::new();
+            let (mut gone, mut most): (Vec<u64>, usize) = (Vec::new(), 3);
+            for (round, (addresses, gap, seconds)) in rounds.iter().enumerate() {
+                for (n, (backend, until)) in (0..).zip(&mut had) {
+                    // Some of them are silent.
+                    if (n + round) % 3 > 0 {
+                        let stays = backend.filter(|b| *until > now && listed.iter().any(|l| l.address == *b));
+                        let expected = stays.or_else(|| chosen(&mut balancer(&numbers), n as u16, now));
+                        prop_assert_eq!(chosen(&mut stage, n as u16, now), expected);
+                        // A shorter time does not end what has a longer one.
+                        (*backend, *until) = (expected, (now + idle).max(if *until > now { *until } else { 0 }));
+                    }
+                }
+                now += gap;
+                numbers = addresses.iter().copied().collect();
+                let new = list(&numbers);
+                gone.extend(listed.iter().filter(|old| !new.contains(old)).map(|_| now));
+                listed = new;
+                let made = Backends::new(listed.clone(), maglev::SMALL, seconds * 1_000_000_000).unwrap();
+                let longest = idle.max(seconds * 1_000_000_000).max(3_000_000_000);
+                idle = seconds * 1_000_000_000;
+                drop(stage.update(Box::new(BalancerUpdate { backends: made, mode: None }), Nanos(now)));
+                let places = stage.balancer.backends().len();
+                most = most.max(listed.len() + gone.iter().filter(|time| *time + longest > now).count());
+                prop_assert!(places <= most, "{} places for {} backends", places, most);
+                for (place, backend) in (0..).zip(stage.balancer.backends()) {
+                    let serial = stage.balancer.serial(place);
+                    prop_assert_eq!(*serials.entry(serial).or_insert(backend.address), backend.address);
+                    prop_assert!(matches!(backend.address, IpAddr::V4(a) if stage.balancer.knows(a.to_bits())));
                 }
             }
         }
