@@ -261,15 +261,25 @@ impl Keying {
         }
         let mut parts = text.split('>').map(str::trim);
         let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+        if parts.next().is_some() {
+            return Err(wrong());
+        }
         let mut key = KeyBytes::new();
         let mut both = |a: IpAddr, b: IpAddr| {
             key.push_address(a, self.kind.bits);
             key.push_address(b, self.kind.bits);
             a.is_ipv6() == b.is_ipv6()
         };
+        // A prefix may be left out. Another one than the keys have is no flow that was counted.
         let plain = |text: &str| {
-            let text = text.split_once('/').map_or(text, |(a, _)| a);
-            text.parse::<IpAddr>().map_err(|_| wrong())
+            let (text, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+            let address = text.parse::<IpAddr>().map_err(|_| wrong())?;
+            let bits = if address.is_ipv6() { self.kind.bits.1 } else { self.kind.bits.0 };
+            match prefix.map(str::parse::<u8>) {
+                None => Ok(address),
+                Some(Ok(prefix)) if bits == prefix => Ok(address),
+                Some(_) => Err(wrong()),
+            }
         };
         let ipv6 = match (self.kind.fields, second) {
             (Fields::Src | Fields::Dst, None) => {
@@ -396,8 +406,16 @@ mod tests {
         }
         assert_eq!("src/32".parse::<KeyKind>().unwrap(), "src".parse().unwrap());
         let keying = Keying::plain("src".parse().unwrap());
-        for text in ["", "10.0.0", "10.0.0.1 > 10.0.0.2", "ten"] {
+        for text in ["", "10.0.0", "10.0.0.1 > 10.0.0.2", "ten", "10.0.0.1/8", "10.0.0.1/", "::1/64"] {
             assert!(keying.parse(text).is_err(), "{text}");
         }
+        let keying = Keying::plain("src-dst/24/56".parse().unwrap());
+        for text in ["10.1.2.0/24 > 10.1.3.0/16", "10.1.2.0/24 > 10.1.3.0/24 > 10.1.4.0", "::/24 > ::/56"] {
+            assert!(keying.parse(text).is_err(), "{text}");
+        }
+        // An address that is written whole is that of its network.
+        let network = keying.parse("10.1.2.0/24 > 10.1.3.0/24");
+        assert!(network.is_ok());
+        assert_eq!(keying.parse("10.1.2.9 > 10.1.3.255/24"), network);
     }
 }
