@@ -67,7 +67,7 @@ pub use parallel::{
 };
 pub use plan::{Plan, keying};
 pub use saved::{Description, Saved, SavedEpoch, SavedError};
-pub use state::{StateAnswer, ask_state, compare_states, empty_state, merge_states};
+pub use state::{StateAnswer, ask_state, compare_states, empty_state, merge_states, sum_states};
 pub use task::{EpochLength, Task, UnknownTask};
 pub use weigh::Weight;
 

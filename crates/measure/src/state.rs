@@ -3,6 +3,9 @@
 //! The length is known only when a state is read, while sketches are compiled for each length: whoever reads
 //! states need not know that.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use slipstream_sketch::{Confidence, Question, SetSizes, Sketch, by_key_length, load, save};
 
 use super::MeasureError;
@@ -34,6 +37,50 @@ pub fn merge_states(len: usize, one: &[u8], other: &[u8]) -> Result<Vec<u8>, Mea
         Ok(save(whole.as_ref()))
     }
     by_key_length!(len, of(one, other), other => Err(MeasureError::KeyLength(other)))
+}
+
+/// The sums of stretches of a list of states, each what [`merge_states`] makes of its states one after
+/// another. An empty state is that of a sketch that there isn't; so is the sum of nothing else.
+///
+/// Each state is read once as long as no stretch begins before the one ahead of it does, and no more of them
+/// are in memory than the longest stretch has.
+///
+/// # Errors
+/// One is no state of a sketch over keys of `len` bytes, or they don't fit together.
+pub fn sum_states(
+    len: usize,
+    states: &[&[u8]],
+    stretches: &[Range<usize>],
+) -> Result<Vec<Vec<u8>>, MeasureError> {
+    fn of<const N: usize>(
+        states: &[&[u8]],
+        stretches: &[Range<usize>],
+    ) -> Result<Vec<Vec<u8>>, MeasureError> {
+        let mut loaded: VecDeque<Option<Box<dyn Sketch<N>>>> = VecDeque::new();
+        let mut first = 0;
+        let mut sums = Vec::with_capacity(stretches.len());
+        for stretch in stretches {
+            if stretch.start < first || stretch.start > first + loaded.len() {
+                loaded.clear();
+                first = stretch.start;
+            }
+            while first < stretch.start {
+                loaded.pop_front();
+                first += 1;
+            }
+            for state in states.get(first + loaded.len()..stretch.end).unwrap_or_default() {
+                loaded.push_back(if state.is_empty() { None } else { Some(load(state)?) });
+            }
+            let mut within = loaded.iter().take(stretch.len()).flatten();
+            let mut sum = within.next().map(|sketch| sketch.boxed_clone());
+            if let Some(sum) = &mut sum {
+                within.try_for_each(|sketch| sum.merge(sketch.as_ref()))?;
+            }
+            sums.push(sum.map(|sum| save(sum.as_ref())).unwrap_or_default());
+        }
+        Ok(sums)
+    }
+    by_key_length!(len, of(states, stretches), other => Err(MeasureError::KeyLength(other)))
 }
 
 /// A state of the same kind, seed and shape into which nothing was put.
@@ -146,6 +193,38 @@ mod tests {
         of_length::<32>("src-dst");
         of_length::<13>("5tuple");
         of_length::<37>("5tuple");
+    }
+
+    /// Sums of stretches are what one merge after another gives, to the bit, of every kind of sketch.
+    #[test]
+    fn sums_of_stretches_are_those_of_merges() {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::TwoLevel) {
+            let state = |keys: Range<u8>| {
+                // Few counters, so that not every key has one, where that keeps none from being merged.
+                let memory = match kind {
+                    Kind::RevSketch => 1 << 18,
+                    Kind::FlowRadar => 1 << 16,
+                    _ => 1 << 11,
+                };
+                let config = Config { kind, size: Size::Memory(memory), ..Config::default() };
+                let mut sketch = build::<4>(&config).unwrap();
+                keys.for_each(|n| (0..9).for_each(|m| sketch.update(&[n, m, n, 7], u64::from(n % 5) + 1)));
+                save(sketch.as_ref())
+            };
+            let states = [state(0..30), state(20..50), Vec::new(), state(3..9), state(100..180), state(0..4)];
+            let states: Vec<&[u8]> = states.iter().map(Vec::as_slice).collect();
+            let stretches = [0..1, 0..3, 1..4, 2..3, 2..6, 5..6, 1..2, 0..6, 6..6];
+            let sums = sum_states(4, &states, &stretches).unwrap();
+            assert_eq!(sums.len(), stretches.len());
+            for (sum, stretch) in sums.iter().zip(stretches) {
+                let within = states[stretch.clone()].iter().filter(|s| !s.is_empty()).map(|s| s.to_vec());
+                let one_by_one = within.reduce(|a, b| merge_states(4, &a, &b).unwrap()).unwrap_or_default();
+                assert_eq!(*sum, one_by_one, "{kind} {stretch:?}");
+            }
+        }
+        let (four, stretches) = (state::<4>(Kind::Exact, 1..3), [0..1, 0..0]);
+        assert!(matches!(sum_states(5, &[&four], &stretches), Err(MeasureError::KeyLength(5))));
+        assert!(matches!(sum_states(4, &[&four[..9]], &stretches), Err(MeasureError::State(_))));
     }
 
     #[test]

@@ -314,3 +314,93 @@ fn memory_of_sketch_and_aggregator_is_told() {
         assert!(table.contains(row), "{row} is not in {table}");
     }
 }
+
+/// A packet of one IPv6 source at a time in ns.
+fn packet_of_ipv6(time: u64, source: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+    frame.extend([0x60, 0, 0, 0, 0, 0, 59, 64]);
+    for last in [source, 99] {
+        frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    }
+    let mut record = Vec::new();
+    for word in
+        [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, frame.len() as u32, frame.len() as u32]
+    {
+        record.extend(word.to_le_bytes());
+    }
+    record.extend(frame);
+    record
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The changes of each epoch: key, by how much, which way.
+fn changes(result: &Value) -> Vec<Vec<(String, u64, String)>> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let row = |row: &Value| (text(&row["key"]), row["estimate"].as_u64().unwrap(), text(&row["direction"]));
+    let epochs = result["epochs"].as_array().unwrap().iter();
+    epochs.map(|epoch| epoch["answers"].as_array().unwrap().iter().map(row).collect()).collect()
+}
+
+/// A shard that sees no packet of IPv6 has no sketch of it. Where the epoch before, of another shard, has
+/// one, its flows are gone, and that is told as in one pass.
+#[test]
+fn flows_of_an_ip_version_that_ends_with_a_shard_are_changes() {
+    let files = Files::new();
+    let early: Vec<_> =
+        (0..50).flat_map(|n| [packet_of_ipv6(SECOND + n, 1), packet(SECOND + n, [192, 0, 2, 7])]).collect();
+    let late: Vec<_> = (0..50).map(|n| packet(2 * SECOND + n, [192, 0, 2, 7])).collect();
+    write(&files.path("early"), &early);
+    write(&files.path("late"), &late);
+    write(&files.path("both"), &[&early[..], &late[..]].concat());
+    for sketch in ["exact", "flow-radar", "rev-sketch", "univmon"] {
+        let words = ["--task", "heavy-changes", "--sketch", sketch, "--epoch", "1s", "--memory", "4MiB"];
+        let states = ["early", "late"].map(|name| {
+            let state = files.text(&format!("{name}.state"));
+            measure(&files.path(name), &[&words[..], &["--save", &state]].concat());
+            state
+        });
+        let whole = measure(&files.path("both"), &words);
+        let gone = ("2001:db8::1".to_owned(), 50, "down".to_owned());
+        assert_eq!(changes(&whole), [vec![], vec![gone]], "{sketch}");
+        let merged = merge(&states, &[]);
+        assert_eq!(without_partial(&merged), without_partial(&whole), "{sketch}");
+    }
+}
+
+/// A window is compared with the one a step before, also where nothing came in that: windows as long as their
+/// step are epochs.
+#[test]
+fn changes_after_a_silence_are_told_of_windows_too() {
+    let files = Files::new();
+    let packets: Vec<_> = [(100, 7), (101, 7), (110, 7), (111, 8)]
+        .into_iter()
+        .flat_map(|(second, source)| (0..50).map(move |n| packet(second * SECOND + n, [192, 0, 2, source])))
+        .collect();
+    write(&files.path("trace"), &packets);
+    let words = ["--task", "heavy-changes", "--sketch", "exact"];
+    let by = |more: &[&str]| measure(&files.path("trace"), &[&words[..], more].concat());
+    let epochs = by(&["--epoch", "1s"]);
+    let windows = by(&["--window", "1s", "--slide", "1s"]);
+    let change = |source: u8, by: u64, way: &str| (format!("192.0.2.{source}"), by, way.to_owned());
+    let (up, down) = (change(7, 50, "up"), change(7, 50, "down"));
+    let want = [vec![], vec![], vec![down.clone()], vec![up], vec![down.clone(), change(8, 50, "up")]];
+    assert_eq!(changes(&epochs), want);
+    assert_eq!(changes(&windows), want);
+    let times = |result: &Value| {
+        let epochs = result["epochs"].as_array().unwrap().iter();
+        epochs.map(|e| [&e["start_ns"], &e["end_ns"], &e["packets"]].map(|n| n.as_u64().unwrap())).collect()
+    };
+    let (of_epochs, of_windows): (Vec<_>, Vec<_>) = (times(&epochs), times(&windows));
+    assert_eq!(of_windows, of_epochs);
+    // Longer ones: the last with the packets of second 101 is gone with second 103.
+    let longer = by(&["--window", "2s", "--slide", "1s"]);
+    let silent: Vec<_> = longer["epochs"].as_array().unwrap().iter().filter(|e| e["packets"] == 0).collect();
+    assert_eq!(silent.len(), 1);
+    assert_eq!([&silent[0]["start_ns"], &silent[0]["end_ns"]], [102 * SECOND, 110 * SECOND]);
+    let told = changes(&longer);
+    assert_eq!(told[3..5], [vec![down], vec![change(7, 50, "up")]]);
+    // Of other questions, windows in which nothing came aren't answered.
+    let hitters = measure(&files.path("trace"), &["--window", "2s", "--slide", "1s"]);
+    assert!(hitters["epochs"].as_array().unwrap().iter().all(|e| e["packets"] != 0));
+}

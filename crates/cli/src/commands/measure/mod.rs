@@ -188,9 +188,6 @@ fn report(
     (result, damage): (TraceResult, Option<u64>),
     save: Option<Replacement>,
 ) -> anyhow::Result<Report> {
-    for (i, _) in result.epochs.iter().enumerate().filter(|(_, e)| e.ended.result.saturated) {
-        warn!("epoch {i}: the sketch is saturated; give it more --memory or a shorter --epoch");
-    }
     if result.ipv6 && keying.kind().leaves_ipv6_whole() {
         let key = keying.kind();
         warn!(
@@ -240,9 +237,16 @@ fn report(
         }
         if let Some(sliding) = sliding {
             states.epochs = sliding.windows(&states.epochs, keying.lens())?;
+            if task == Task::HeavyChanges {
+                states.epochs = sliding.with_silence(states.epochs, keying.lens())?;
+            }
             report.epochs = saved::answer(&states, None, &args.answers)?.epochs;
             report.epoch = sliding.name();
         }
+    }
+    let (what, length) = if sliding.is_some() { ("window", "--window") } else { ("epoch", "--epoch") };
+    for (i, _) in report.epochs.iter().enumerate().filter(|(_, e)| e.saturated) {
+        warn!("{what} {i}: the sketch is saturated; give it more --memory or a shorter {length}");
     }
     Ok(report)
 }

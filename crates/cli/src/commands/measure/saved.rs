@@ -8,7 +8,7 @@ use slipstream::measure::{
 };
 use tracing::warn;
 
-use super::state::{self, check_state};
+use super::state::{self, check_state, emptied};
 use super::{Report, ask, show};
 use crate::check;
 use crate::cli::measure as cli;
@@ -100,10 +100,15 @@ fn one(
     let mut parts = [None, None];
     for (side, (part, len)) in parts.iter_mut().zip([lens.0, lens.1]).enumerate() {
         let state = |e: &SavedEpoch| e.states.get(side).filter(|s| !s.is_empty()).cloned();
-        let Some(now) = state(epoch) else { continue };
-        check_state(&now, sketch, len)?;
-        // An epoch without packets of this IP version has no sketch of it.
+        // An epoch without packets of this IP version may have no sketch of it. Where the one before has, its
+        // flows are gone, which is a change of each.
         let before = before.map(|epoch| state(epoch).unwrap_or_default());
+        let gone = before.as_deref().filter(|state| ask.task == Task::HeavyChanges && !state.is_empty());
+        let Some(now) = state(epoch).map(Ok).or_else(|| gone.map(|state| emptied(state, len))) else {
+            continue;
+        };
+        let now = now?;
+        check_state(&now, sketch, len)?;
         *part = Some(ask_state(len, &now, before.as_deref(), ask)?);
     }
     let weight = |p: &Option<StateAnswer>| p.as_ref().map_or(0, |p| p.weight);

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use slipstream::measure::{EpochLength, SavedEpoch};
+use slipstream::measure::{EpochLength, SavedEpoch, Span, sum_states};
 
-use super::state::merge_epoch;
+use super::state::emptied;
 use crate::cli::measure as cli;
 use crate::units::Duration;
 
@@ -68,25 +68,54 @@ impl Sliding {
             steps.clone().map(move |step| start.saturating_add(step * self.slide_ns))
         };
         let ends: BTreeSet<u64> = panes.iter().flat_map(ends_of).filter(|at| *at <= end).collect();
-        let window = |end_ns: u64| -> anyhow::Result<SavedEpoch> {
+        // The panes of each window, which lie one behind the other.
+        let (mut spans, mut stretches) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
+        for end_ns in ends {
             let from = end_ns.saturating_sub(self.window_ns);
-            let within = |pane: &&&SavedEpoch| pane.span.start_ns >= from && pane.span.end_ns <= end_ns;
-            let mut whole = SavedEpoch::default();
-            for pane in panes.iter().filter(within) {
-                merge_epoch(&mut whole, (*pane).clone(), lens)?;
-            }
-            whole.span.partial |= from < begin;
-            (whole.span.start_ns, whole.span.end_ns) = (from, end_ns);
-            Ok(whole)
+            let stretch = panes.partition_point(|pane| pane.span.start_ns < from)
+                ..panes.partition_point(|pane| pane.span.end_ns <= end_ns);
+            let within = panes.get(stretch.clone()).unwrap_or_default();
+            let mut span = within.iter().fold(Span::default(), |all, pane| all.and(pane.span));
+            span.partial |= from < begin;
+            (span.start_ns, span.end_ns) = (from, end_ns);
+            spans.push(span);
+            stretches.push(stretch);
+        }
+        let sums = |side: usize, len: usize| {
+            let of_side = panes.iter().map(|pane| pane.states.get(side).map_or(&[][..], Vec::as_slice));
+            sum_states(len, &of_side.collect::<Vec<_>>(), &stretches)
         };
-        ends.into_iter().map(window).collect()
+        let states = sums(0, lens.0)?.into_iter().zip(sums(1, lens.1)?);
+        Ok(spans.into_iter().zip(states).map(|(span, (a, b))| SavedEpoch { span, states: [a, b] }).collect())
+    }
+
+    /// The same windows, and one without packets for each stretch of those in which nothing came: it is what
+    /// the next one is to be compared with. Its span is that of them all.
+    pub(super) fn with_silence(
+        self,
+        windows: Vec<SavedEpoch>,
+        lens: (usize, usize),
+    ) -> anyhow::Result<Vec<SavedEpoch>> {
+        let mut all: Vec<SavedEpoch> = Vec::with_capacity(windows.len());
+        for window in windows {
+            let next_ns = |last: &&SavedEpoch| last.span.end_ns.saturating_add(self.slide_ns);
+            if let Some(last) = all.last().filter(|last| next_ns(last) < window.span.end_ns) {
+                let span = Span {
+                    start_ns: last.span.start_ns.saturating_add(self.slide_ns),
+                    end_ns: window.span.end_ns - self.slide_ns,
+                    ..Span::default()
+                };
+                let [four, six] = &last.states;
+                all.push(SavedEpoch { span, states: [emptied(four, lens.0)?, emptied(six, lens.1)?] });
+            }
+            all.push(window);
+        }
+        Ok(all)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use slipstream::measure::Span;
-
     use super::*;
 
     fn pane(start_ns: u64, packets: u64) -> SavedEpoch {
@@ -111,5 +140,10 @@ mod tests {
         ];
         assert_eq!(got, want);
         assert!(sliding.windows(&[], (4, 16)).unwrap().is_empty());
+        // What came after that silence is compared with it.
+        let found = sliding.with_silence(sliding.windows(&panes, (4, 16)).unwrap(), (4, 16)).unwrap();
+        let got: Vec<_> = found.iter().map(|w| (w.span.start_ns, w.span.end_ns, w.span.packets)).collect();
+        assert_eq!(got.get(4..), Some(&[(120, 200, 0), (180, 210, 4)][..]));
+        assert_eq!(got.len(), want.len() + 1);
     }
 }
