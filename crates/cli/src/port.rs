@@ -79,6 +79,12 @@ fn refuse_live(name: &str) -> anyhow::Result<()> {
     refuse_misspelt(name)
 }
 
+/// Says that a path leads to what can be read only once and by one reader: a pipe, a socket, a device. Of a
+/// path that leads nowhere the error of opening it tells.
+pub(crate) fn reads_once(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
 impl Input {
     /// Opens a capture, or makes packets. From here on an interrupt ends a command as it is to end: a pipe
     /// may have nobody who writes to it for a while.

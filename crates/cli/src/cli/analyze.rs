@@ -118,11 +118,11 @@ pub(crate) struct Analyze {
     pub(crate) keep_going: bool,
     /// Analyse a part of a trace alone: '2/4', the second of four of about the same size, or 'FROM..TO',
     /// bytes at which records begin. What can't be cut (compressed, stdin) is all in the first part.
-    #[arg(long, value_name = "PART", conflicts_with_all = ["by", "diff", "frontier", "parquet", "parquet_packets", "rules", "count", "time"])]
+    #[arg(long, value_name = "PART", conflicts_with_all = ["by", "groups", "diff", "frontier", "parquet", "parquet_packets", "rules", "count", "time"])]
     pub(crate) part: Option<PartOf>,
     /// Write the analysis of the trace, or of the part, to a file that joins exactly with those of the other
     /// parts: for `analyze merge`, Python and Spark. Works on one thread.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "diff", "frontier", "parquet", "parquet_packets", "rules", "count", "time"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "groups", "diff", "frontier", "parquet", "parquet_packets", "rules", "count", "time"])]
     pub(crate) save: Option<PathBuf>,
     /// With --save: keep all packets, 5 to 10 bytes each, so that the part joins the one before however far
     /// times run back from that one to this.

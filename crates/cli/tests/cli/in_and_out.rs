@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
+
+use serde_json::Value;
 
 use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text, with_mounts};
 
@@ -586,4 +588,33 @@ fn options_without_effect_are_told() {
     fs::write(dir.path().join("rules"), "default allow\n").unwrap();
     let ended = run("paced(rate=1kpps) -> nat(pool=[192.0.2.1]) -> firewall(rules=rules) -> null");
     assert!(!ended.stderr.contains("no effect"), "{}", ended.stderr);
+}
+
+/// A named pipe can be read once: it is one part, as stdin is, and what must read a trace again refuses it at
+/// once.
+#[test]
+fn a_named_pipe_is_read_once() {
+    let dir = scratch();
+    let shell = |verb: &str| {
+        // Who opens a pipe waits for the other end, which may never come.
+        let script = format!(
+            "rm -f pipe; mkfifo pipe; timeout 20 sh -c 'cat {} > pipe' > /dev/null 2>&1 & timeout 10 {BINARY} {verb}",
+            text(&campus())
+        );
+        Command::new("sh").current_dir(dir.path()).args(["-c", &script]).output().unwrap()
+    };
+    let json = |output: &Output| -> Value { serde_json::from_slice(&output.stdout).unwrap() };
+    for verb in ["--save whole.part pipe", "--part 1/2 --save first.part pipe"] {
+        let output = shell(&format!("analyze --format json {verb}"));
+        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(json(&output)["ip"]["packets"], 24_000, "{verb}");
+    }
+    let output = shell("analyze --format json --part 2/2 --save second.part pipe");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let merged = run_in(dir.path(), ["analyze", "merge", "--format", "json", "second.part", "first.part"]);
+    assert_eq!(merged.with(0).json()["ip"]["packets"], 24_000);
+    let output = shell("recommend --hold-cost 0 pipe");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("pipe: the trace is read once a hold"), "{said}");
 }

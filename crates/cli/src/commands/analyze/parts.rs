@@ -15,7 +15,7 @@ use super::read::LOOK_EVERY;
 use super::{Analyzed, Output};
 use crate::check;
 use crate::cli::{self, PartOf};
-use crate::port::Input;
+use crate::port::{Input, reads_once};
 use crate::replace::{Replacement, refuse_shared};
 use crate::ui::Progress;
 
@@ -53,7 +53,7 @@ pub(super) fn analyze(
     let span = span(path, args.part)?;
     let how = How { keep: args.keep_packets, walk: args.walk };
     let stretch = match Input::open(path)? {
-        Input::Capture(reader) if file != "-" => {
+        Input::Capture(reader) if !is_stream(path) => {
             drop(reader);
             let (stretch, read) = read_span(path, span, config, how)?;
             tell_damage(&file, &read, args.damage.strict)?;
@@ -67,9 +67,15 @@ pub(super) fn analyze(
     Ok(analyzed(stretch, args.part.is_some()))
 }
 
+/// What is read or made from its begin to its end, once: stdin, made traffic, a pipe whatever its name.
+fn is_stream(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    name == "-" || name.starts_with("synth:") || reads_once(path)
+}
+
 fn span(path: &Path, part: Option<PartOf>) -> anyhow::Result<Span> {
     let name = path.to_string_lossy();
-    let stream = name == "-" || name.starts_with("synth:");
+    let stream = is_stream(path);
     match part {
         None => Ok(Span::ALL),
         Some(PartOf::Number(number, _)) if stream => Ok(if number == 1 { Span::ALL } else { Span::NOTHING }),

@@ -22,6 +22,7 @@ use super::Outcome;
 use crate::check;
 use crate::cli::model::Process;
 use crate::cli::recommend::{Aim, Recommend};
+use crate::port::reads_once;
 use crate::replace::{Replacement, refuse_shared};
 use crate::ui;
 use curve::Arrived;
@@ -56,6 +57,12 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     if args.trace.as_os_str() == "-" {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
+    }
+    if reads_once(&args.trace) {
+        bail!(
+            "{}: the trace is read once a hold, and this is no file but can be read only once: name a file",
+            args.trace.display()
+        );
     }
     let interrupted = ui::interrupts()?;
     let (mut costs, known, costs_from) = costs::of(args)?;
