@@ -185,13 +185,20 @@ static UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Reads what the command line names, such as a configuration or rules. Where that is a pipe that nobody
 /// writes to, an interrupt, a request to terminate and a hang-up end the waiting. Behind it they end the
 /// program, unless whoever comes next asks for [`interrupts`] or [`LiveSignals`].
+///
+/// What has been read may take long to check. Two seconds after a signal the program ends in any case:
+/// nothing was begun yet that would have to be finished.
 pub(crate) fn reading<T, E: Into<anyhow::Error>>(read: impl FnOnce() -> Result<T, E>) -> anyhow::Result<T> {
     let mut heard = Vec::new();
     UNHEARD.store(false, Ordering::Relaxed);
+    let (hears, tells) = UnixStream::pair()?;
     for &signal in ending() {
         heard.push(signal_hook::flag::register(signal, stops_streams())?);
+        heard.push(signal_hook::low_level::pipe::register(signal, tells.try_clone()?)?);
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&UNHEARD))?;
     }
+    drop(tells);
+    thread::Builder::new().name("signals".into()).spawn(move || end_late(hears))?;
     let read = read();
     UNHEARD.store(true, Ordering::Relaxed);
     for id in heard {
@@ -224,6 +231,25 @@ fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     }
     thread::Builder::new().name("signals".into()).spawn(move || end_hard(heard, &at_once))?;
     Ok(flag)
+}
+
+/// Ends the program two seconds after a signal, each of which is a byte of `heard`, unless nobody sends any
+/// more by then: what was under way is over.
+fn end_late(mut heard: UnixStream) {
+    let mut first: Option<Instant> = None;
+    loop {
+        let left = first.map(|first| ENDS_WELL.saturating_sub(first.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) || heard.set_read_timeout(left).is_err() {
+            break;
+        }
+        match heard.read(&mut [0]) {
+            Ok(0) => return,
+            Ok(_) => _ = first.get_or_insert_with(slipstream::clock::now),
+            // Its time is over, or a signal came.
+            Err(_) => {}
+        }
+    }
+    signal_hook::low_level::exit(INTERRUPTED.into());
 }
 
 /// Waits for a signal that comes so long after the first one that the program should have ended, and ends it.

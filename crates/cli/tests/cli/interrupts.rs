@@ -264,3 +264,33 @@ fn long_solutions_show_that_they_are_under_way() {
         assert!(polls < 1 << 30, "nothing is shown");
     }
 }
+
+/// Whatever takes long behind the reading of a configuration ends with a signal, too, though nothing asks
+/// for signals meanwhile. Here it is the check of a chain that no test would wait for.
+#[test]
+fn a_check_that_takes_long_can_be_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let stages: Vec<String> = (0..20_000).map(|n| format!("c{n} :: counter")).collect();
+    let graph = format!("graph = '''synth -> {} -> null'''\n", stages.join(" -> "));
+    fs::write(dir.path().join("long.toml"), graph).unwrap();
+    let mut child = Command::new(BINARY)
+        .args(["validate", "long.toml"])
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    interrupt(&child, "-TERM");
+    let mut status = None;
+    for _ in 0..300 {
+        status = child.try_wait().unwrap();
+        if status.is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    if status.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(status.and_then(|status| status.code()), Some(130));
+}
