@@ -22,6 +22,7 @@ use crate::cli;
 use crate::log::LIVE;
 use crate::operate::Shared;
 use crate::operate::notify::Manager;
+use crate::operate::state::{self, Saver};
 use crate::replace::Replacement;
 use crate::types;
 use crate::ui::{self, Progress, Request};
@@ -200,12 +201,12 @@ pub(crate) fn run(
         let (operation, manager) = (operation.clone(), manager.clone());
         let held = operation.clone();
         let hold = move || held.longest_hold();
-        let (watchdog, mut saved) = (manager.has_watchdog(), slipstream::clock::now());
+        let (watchdog, mut saver) = (manager.has_watchdog(), Saver::new(operation, state::EVERY));
         let each = move |answers: bool| {
             if watchdog && answers {
                 manager.tell("WATCHDOG=1");
             }
-            operation.save_if_due(&mut saved);
+            saver.save_if_due();
         };
         Some(Watcher::start(reloader.operation.monitor.clone(), plan, hold, each)?)
     } else {

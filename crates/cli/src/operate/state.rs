@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -19,9 +20,9 @@ use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
 use tracing::{info, warn};
 
-use super::Operation;
 use super::session_log::SessionLog;
 use super::tables::Patience;
+use super::{Operation, Shared};
 use crate::log::LIVE;
 use crate::types;
 
@@ -313,16 +314,48 @@ impl Operation {
         }
         keeper.write(state)
     }
+}
 
-    /// Saves the state if it is time, at `now`; `last` is when that was last done.
-    pub(crate) fn save_if_due(&self, last: &mut Instant) {
-        if self.state.is_none() || last.elapsed() < EVERY {
+/// Saves the state of a pipeline that runs now and then, on a thread of its own: whoever looks on waits
+/// neither for a slow disk nor for a data path that has large tables to read.
+pub(crate) struct Saver {
+    operation: Shared,
+    every: Duration,
+    last: Instant,
+    under_way: Option<JoinHandle<()>>,
+}
+
+impl Saver {
+    /// Of this pipeline, first when so much time has passed from now on.
+    pub(crate) fn new(operation: Shared, every: Duration) -> Self {
+        Self { operation, every, last: slipstream::clock::now(), under_way: None }
+    }
+
+    /// Begins to save the state if it is time, and what was begun before is done.
+    pub(crate) fn save_if_due(&mut self) {
+        let is_busy = self.under_way.as_ref().is_some_and(|thread| !thread.is_finished());
+        if self.operation.state.is_none() || self.last.elapsed() < self.every || is_busy {
             return;
         }
-        *last = slipstream::clock::now();
-        match self.save() {
+        self.last = slipstream::clock::now();
+        let operation = Shared::clone(&self.operation);
+        let save = move || match operation.save() {
             Ok(bytes) => tracing::debug!(target: LIVE, bytes, "state saved"),
             Err(why) => warn!(target: LIVE, "the state could not be saved: {why:#}"),
+        };
+        match thread::Builder::new().name("state".into()).spawn(save) {
+            Ok(thread) => self.under_way = Some(thread),
+            Err(why) => warn!(target: LIVE, "the state could not be saved: there is no thread for it: {why}"),
+        }
+    }
+}
+
+impl Drop for Saver {
+    /// What is written at the end of a run comes behind what was begun before.
+    fn drop(&mut self) {
+        if let Some(thread) = self.under_way.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
         }
     }
 }

@@ -270,8 +270,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::thread::{self, JoinHandle};
 
+    use slipstream::operate::StateFile;
     use slipstream::runtime::LiveOptions;
 
+    use super::super::state::{Keeper, Saver, Unreadable};
     use super::*;
     use crate::types;
 
@@ -325,8 +327,13 @@ mod tests {
 
     impl Running {
         fn new(graph: &str, shards: usize) -> Self {
+            Self::with_state(graph, shards, None)
+        }
+
+        fn with_state(graph: &str, shards: usize, state: Option<Keeper>) -> Self {
             let plan = Plan::from_graph(graph, None, None, "".as_ref()).unwrap();
             let mut operation = Operation::new(&plan, || bail!("nothing is read anew"), |_| Value::Null);
+            operation.state = state;
             let seeds = || plan.seeds(None);
             let driver = if shards == 1 {
                 types::driver(plan.build(seeds()).unwrap())
@@ -395,6 +402,28 @@ mod tests {
 
     const BALANCED: &str = "paced(rate=1kpps) -> b :: balancer(service=\"192.0.2.80:80\", \
                             backends=[10.0.0.1, 10.0.0.2], source=192.0.2.79) -> null";
+
+    /// A save doesn't keep whoever looks on from telling a service manager that the pipeline is alive.
+    #[test]
+    fn nobody_waits_until_the_state_is_saved() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("state");
+        let keeper = Keeper::new(&path, Unreadable::Stop).unwrap();
+        let running = Running::with_state(BALANCED, 1, Some(keeper));
+        let mut saver = Saver::new(Arc::clone(&running.operation), Duration::ZERO);
+        let go_on = running.stall(0, "b");
+        let began = slipstream::clock::now();
+        for _ in 0..3 {
+            saver.save_if_due();
+        }
+        assert!(began.elapsed() < PATIENCE / 2, "it took {:?}", began.elapsed());
+        assert!(!path.exists(), "the data path has not answered");
+        drop(go_on);
+        drop(saver);
+        let state = std::fs::read(&path).unwrap();
+        assert_eq!(StateFile::parse(&state).unwrap().tables.len(), 1);
+        running.end();
+    }
 
     /// A backend isn't drained after all when the data path goes on, on no shard.
     #[test]
