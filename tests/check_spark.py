@@ -471,9 +471,48 @@ class Checks(Package):
         assert run() == 40_000
         assert run() == 40_000
 
+    def resumed(self):
+        """A stream with a bound on the files of a batch that is stopped and goes on: none is read again, and
+        none left out."""
+        spark, packets = self.spark()
+        folder, done = self.scratch / "resumed", self.scratch / "resumed-done"
+        folder.mkdir()
+        made = self.made()[0]
+
+        def put(*names):
+            for name in names:
+                shutil.copyfile(made, folder / f"{name}.pcap")
+                os.utime(folder / f"{name}.pcap", (1, 1))
+
+        def run():
+            stream = spark.readStream.format("pcap").option("settle", 3600).option("files", 2).load(str(folder))
+            query = (stream.select("file", "original_len").writeStream.format("parquet").option("path", str(done))
+                     .option("checkpointLocation", str(self.scratch / "resumed-checkpoint")).start())
+            try:
+                query.processAllAvailable()
+                sizes = [batch["numInputRows"] for batch in query.recentProgress]
+                assert max(sizes, default=0) <= 40_000, sizes
+            finally:
+                query.stop()
+            return {row["file"].rsplit("/", 1)[1]: row["count"] for row in spark.read.parquet(str(done)).groupBy("file").count().collect()}
+
+        put("b", "c", "d", "e", "f")
+        assert run() == {f"{name}.pcap": 20_000 for name in "bcdef"}
+        put("a", "g")
+        assert run() == {f"{name}.pcap": 20_000 for name in "abcdefg"}
+        assert run() == {f"{name}.pcap": 20_000 for name in "abcdefg"}
+        # Before Spark 4.2 a reader isn't told what was read before.
+        old = packets._Stream({"path": str(folder), "files": "2"})
+        before = {"files": [str(folder / f"{name}.pcap") for name in "bcdef"]}
+        first = old.latestOffset()
+        assert {part.file for part in old.partitions(before, first)} == {str(folder / f"{name}.pcap") for name in "ag"}
+        put("h", "i", "j")
+        assert len(old.latestOffset()["files"]) == len(first["files"]) + 2
+        self.raises(ValueError, lambda: packets._Stream({"path": str(folder), "files": "0"}), "files=0")
+
 
 # The executor last: it needs a cluster of its own.
-NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "killed", "executor")
+NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "resumed", "killed", "executor")
 TOOLS = ("ipykernel", "mypy", "nbclient", "nbformat", "vl-convert-python")
 
 

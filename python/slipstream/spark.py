@@ -90,7 +90,8 @@ class Pcap(DataSource):
         a part that is not its file's last one is always an error, since it could not be told where the next
         one begins.
     settle: of a stream: seconds for which a file must not have changed to count as finished, 10 by default.
-    files: of a stream: how many files a batch has at most, 1000 by default.
+    files: of a stream: how many files a batch has at most, 1000 by default. With `trigger(once=True)` and
+        `trigger(availableNow=True)` a batch has all; before Spark 4.2 so has the first batch of a run.
     """
 
     @classmethod
@@ -151,13 +152,30 @@ class _Stream(DataSourceStreamReader):
     def __init__(self, options: dict[str, str]) -> None:
         self.options = options
         self.settle, self.most = float(options.get("settle", 10)), int(options.get("files", 1000))
+        if self.most < 1:
+            raise ValueError(f"files={self.most}: a batch has a file at least")
         self.known: Optional[list[str]] = None
 
     def initialOffset(self) -> dict:
         return {"files": []}
 
-    def latestOffset(self) -> dict:
-        known = self.known or []
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadMaxFiles
+
+        return ReadMaxFiles(self.most)
+
+    def latestOffset(self, start: Optional[dict] = None, limit: Any = None) -> dict:
+        """`start` has the files that were read, also by a run before this one, and `limit` says how many more
+        there may be. Spark 4.0 and 4.1 tell neither."""
+        most: Optional[int] = self.most
+        if start is not None:
+            known, most = start["files"], getattr(limit, "max_files", None)
+        elif self.known is not None:
+            known = self.known
+        else:
+            # An earlier run may have read any of them. An offset with fewer files than that run's would have
+            # the others read once more, so that the first one has them all.
+            known, most = [], None
         seen, now, more = set(known), time.time(), []
         for path in _paths(self.options):
             try:
@@ -171,7 +189,7 @@ class _Stream(DataSourceStreamReader):
                     continue
                 if finished:
                     more.append(name)
-        self.known = known + sorted(more)[:self.most]
+        self.known = known + sorted(set(more))[:most]
         return {"files": self.known}
 
     def partitions(self, start: dict, end: dict) -> list[InputPartition]:
