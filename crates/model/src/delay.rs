@@ -3,11 +3,11 @@
 //! A packet that comes while a batch is served waits for the rest of that service, then for `c` services of
 //! full batches, `c` being how often β packets fit before it in the queue, then it is served with its own
 //! batch. The rest of the service and the packet's place are taken jointly from the arrival process; so is
-//! the size of its own batch, which the packets that come after it decide, as long as it waits at most one
-//! full batch. Two things are left out. How many packets come during the full batch before a packet's own is
-//! taken to be independent of how long exactly that takes. And behind more than one full batch its own is
-//! taken to be full. Against the simulation, of queues of one batch to many, neither shows in a quantile by
-//! more than a bin.
+//! the size of its own batch, which the packets decide that come after it and find a place. Two things are
+//! left out. How many packets come during the full batches before a packet's own is taken to be independent
+//! of how long exactly these take. And behind more than one full batch and [`NEAR`] packets its own is taken
+//! to be full. Against the simulation, of queues of one batch to many, neither shows in a quantile by more
+//! than a bin.
 //!
 //! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles
 //! are exact to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded.
@@ -23,6 +23,10 @@ use crate::residual;
 const BINS: usize = 256;
 /// Probabilities below this don't show in a delay.
 const SMALL: f64 = 1e-12;
+/// A packet's own batch counts as full where it is smaller more seldom than this.
+const SELDOM: f64 = 1e-9;
+/// So does that of a packet behind more than these and one full batch.
+const NEAR: usize = 1024;
 
 /// The distribution of a time.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,11 +108,12 @@ pub(crate) fn delays(
     left: Option<f64>,
 ) -> (Delay, Delay) {
     let tables = Tables::new(model, start, flow);
-    let places = Places::new(&tables, start, rows, queue_pmf, flow, left);
     let p = &model.parameters;
+    let during = during_full(rows, p.batch, p.queue.div_ceil(p.batch));
+    let places = Places::new(&tables, start, rows, queue_pmf, during.len(), flow, left);
     let full = model.services.last().map(|b| tables.binned(&[(1.0, b)])).unwrap_or_default();
     let mut wait = Vec::new();
-    let mut sojourn = own_batch(&tables, &places, rows, &full);
+    let mut sojourn = own_batch(&tables, &places, &during, &full);
     let mut behind = vec![1.0];
     for (c, mass) in places.blocks.iter().enumerate() {
         if c > 0 {
@@ -118,7 +123,7 @@ pub(crate) fn delays(
             continue;
         }
         let here = convolve(mass, &behind);
-        if c >= 2 {
+        if c >= during.len() {
             add(&mut sojourn, &convolve(&here, &full));
         }
         add(&mut wait, &here);
@@ -273,7 +278,7 @@ fn push(to: Option<&mut Counts>, n: usize, p: f64) {
 struct Places {
     /// By number of full batches before it, then by bin of what is left of the service.
     blocks: Vec<Vec<f64>>,
-    /// By bin, then by place from 1 on, up to two batches.
+    /// By bin, then by place from 1 on, as far as a packet's own batch may not be full.
     near: Vec<Vec<f64>>,
     /// Packets by number of full batches before them, exactly.
     counts: Vec<f64>,
@@ -287,6 +292,7 @@ impl Places {
         start: Start,
         rows: &[Counts],
         queue_pmf: &[f64],
+        near: usize,
         flow: &Flow,
         left: Option<f64>,
     ) -> Self {
@@ -294,7 +300,7 @@ impl Places {
         let blocks = queue.div_ceil(batch);
         let mut places = Self {
             blocks: vec![vec![0.0; t.bins]; blocks],
-            near: vec![vec![0.0; (2 * batch).min(queue) + 1]; t.bins],
+            near: vec![vec![0.0; (near * batch).min(queue) + 1]; t.bins],
             counts: vec![0.0; blocks],
             left: 0.0,
         };
@@ -374,7 +380,7 @@ impl Places {
             let Some(first) = column.iter().position(|p| *p > SMALL) else { continue };
             let last = column.iter().rposition(|p| *p > SMALL).unwrap_or(first);
             let column = column.get(first..=last).unwrap_or_default();
-            for (y, q) in behind.iter().enumerate().skip(1).take(2 * batch) {
+            for (y, q) in behind.iter().enumerate().take(near.len()).skip(1) {
                 add_scaled(near, y + 1 + first, *q, column);
             }
         }
@@ -393,40 +399,59 @@ impl Places {
     }
 }
 
-/// The sojourn of packets that have at most one full batch before them.
-fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> Vec<f64> {
-    let batch = t.model.parameters.batch;
+/// By number of full batches, from none on, the packets that come while these are served, up to a batch: as
+/// long as that many may leave a packet's own batch smaller than full.
+fn during_full(rows: &[Counts], batch: usize, blocks: usize) -> Vec<Counts> {
+    let mut during = vec![Counts { start: 0, p: vec![1.0], beyond: 0.0 }];
+    let Some(full) = rows.last().map(After::new) else { return during };
+    while during.len() < blocks.min((NEAR / batch).max(2)) {
+        let Some(before) = during.last() else { break };
+        let p = full.join(&before.p, batch);
+        if p.iter().take(batch).sum::<f64>() < SELDOM {
+            break;
+        }
+        during.push(Counts { start: 0, p, beyond: 0.0 });
+    }
+    during
+}
+
+/// The sojourn of packets whose own batch may not be full: of those that have fewer full batches before them
+/// than `during` has entries.
+fn own_batch(t: &Tables<'_>, places: &Places, during: &[Counts], full: &[f64]) -> Vec<f64> {
+    let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
     // By size of the own batch, then by bin of what is left of the service.
-    let mut sizes = [vec![vec![0.0; t.bins]; batch + 1], vec![vec![0.0; t.bins]; batch + 1]];
-    let during_full = rows.last().map(After::new);
+    let mut sizes = vec![vec![vec![0.0; t.bins]; batch + 1]; during.len()];
+    let during: Vec<After<'_>> = during.iter().map(After::new).collect();
     for (g, (near, after)) in places.near.iter().zip(&t.after).enumerate() {
         let after = After::new(after);
-        let (first, second) = near.split_at((batch + 1).min(near.len()));
-        let second: Vec<f64> = std::iter::once(0.0).chain(second.iter().copied()).collect();
-        for (by_size, (at, more)) in sizes.iter_mut().zip([(first, None), (&second, during_full.as_ref())]) {
+        for (c, (by_size, more)) in sizes.iter_mut().zip(&during).enumerate() {
+            let here = near.iter().skip(c * batch + 1).take(batch).copied();
+            let at: Vec<f64> = std::iter::once(0.0).chain(here).collect();
             if at.iter().sum::<f64>() < SMALL {
                 continue;
             }
-            let mut queue = after.join(at, batch);
-            if let Some(more) = more {
-                queue = more.join(&queue, batch);
+            // Those that come later find no more room than the queue has behind the full batches. Once one of
+            // these has left, there is room for a batch.
+            let mut own = after.join(&at, batch.min(queue.saturating_sub(c * batch)));
+            if c > 0 {
+                own = more.join(&own, batch);
             }
-            for (row, p) in by_size.iter_mut().zip(&queue) {
+            for (row, p) in by_size.iter_mut().zip(&own) {
                 if let Some(place) = row.get_mut(g) {
                     *place += p;
                 }
             }
         }
     }
+    // From the most full batches down: each step adds one to all that were there.
     let mut sojourn = Vec::new();
-    for (c, by_size) in sizes.iter().enumerate() {
-        let mut here = Vec::new();
+    for by_size in sizes.iter().rev() {
+        sojourn = convolve(&sojourn, full);
         for (mass, service) in by_size.iter().zip(&t.model.services) {
             if mass.iter().sum::<f64>() > SMALL {
-                add(&mut here, &convolve(mass, &t.binned(&[(1.0, service)])));
+                add(&mut sojourn, &convolve(mass, &t.binned(&[(1.0, service)])));
             }
         }
-        add(&mut sojourn, &if c == 0 { here } else { convolve(&here, full) });
     }
     sojourn
 }
@@ -443,13 +468,13 @@ impl<'a> After<'a> {
         Self { counts, tail: counts.tail() }
     }
 
-    /// Places plus these packets, at most a full batch.
-    fn join(&self, at: &[f64], batch: usize) -> Vec<f64> {
-        let mut out = vec![0.0; batch + 1];
+    /// Places plus these packets, at most so many.
+    fn join(&self, at: &[f64], most: usize) -> Vec<f64> {
+        let mut out = vec![0.0; most + 1];
         for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
             if let Some((full, less)) = out.split_last_mut() {
                 add_scaled(less, k + self.counts.start, *p, &self.counts.p);
-                *full += p * self.tail.get(batch.saturating_sub(k)).copied().unwrap_or(0.0);
+                *full += p * self.tail.get(most.saturating_sub(k)).copied().unwrap_or(0.0);
             }
         }
         out

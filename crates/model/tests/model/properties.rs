@@ -177,8 +177,8 @@ fn the_simulation_agrees() {
     }
 }
 
-/// Bursts into a queue of few batches show the approximations most: that more packets come during a longer
-/// service before one's own, that the queue is full then, and that one's own batch may be small behind two
+/// Bursts into a queue of few batches show it most that more packets come during a longer service before
+/// one's own; that they find no place in a queue that is full; and that one's own batch may be small behind
 /// full ones.
 #[test]
 fn quantiles_of_small_queues_agree() {
@@ -188,6 +188,21 @@ fn quantiles_of_small_queues_agree() {
         let mean = (60.0 + 8.0 * batch as f64) / batch as f64 / load;
         let a = Interarrival::negative_binomial(mean, cv).unwrap();
         agrees(parameters(queue, batch, a), 200_000, 3.0, 0.02);
+    }
+}
+
+/// In a queue of one batch and little more, the last packets wait for a full batch and leave in a small one,
+/// as those behind them find no place; behind two full ones a batch is small after a pause. Services don't
+/// vary here, so that each batch size shows.
+#[test]
+fn own_batches_at_the_end_of_the_queue_agree() {
+    for (queue, batch, load, cv) in
+        [(17, 16, 0.9, 4.0), (9, 8, 1.1, 1.5), (3, 2, 0.3, 2.0), (21, 8, 0.95, 4.0)]
+    {
+        let mean = (60.0 + 8.0 * batch as f64) / batch as f64 / load;
+        let a = Interarrival::negative_binomial(mean, cv).unwrap();
+        let variation = Variation::Deterministic;
+        agrees(Parameters { variation, ..parameters(queue, batch, a) }, 2_000_000, 2.0, 0.004);
     }
 }
 
