@@ -128,29 +128,81 @@ pub fn dimension(
         return Err(Error::Unreachable("no batch fits into a queue among those to choose from".to_owned()));
     }
     let of = |cores: u32| candidates(core, mean, cores, &pairs, target, threads);
-    // More cores never do worse: halve the range. On more than these, packets are too rare to be computed.
+    // A process that can't be as fast as that can be slower.
+    let tried = |cores: u32| if may_come(core, mean, cores) { of(cores) } else { Ok(Vec::new()) };
+    // On more cores than these, packets are too rare to be computed.
     let most = choices.cores.min((Interarrival::MAX_MEAN / mean) as u32).max(1);
+    let largest = pairs.iter().map(|(_, batch)| *batch).max().unwrap_or(0);
+    let (at_low, at_high) = if rises(core, largest) {
+        halve(most, of, tried, target)?
+    } else {
+        one_by_one(fewest(core, mean, largest, target), most, of, tried, target)?
+    };
+    let met = at_high.iter().find(|c| c.met).cloned();
+    let best = met.ok_or_else(|| Error::Unreachable("none of the configurations does".to_owned()))?;
+    let max_core_pps = max_rate(core, mean * f64::from(best.cores), &best, target)?;
+    Ok(Dimension { best, considered: [at_low, at_high].concat(), max_core_pps })
+}
+
+/// True if no batch takes less time than a smaller one, or than a poll that finds nothing. Then a core with
+/// fewer packets does no worse. Else it may: packets that are too few for the next poll to find one wait for
+/// the longer poll.
+fn rises(core: &Parameters, largest: usize) -> bool {
+    (0..=largest).map(|size| core.service.mean_ns(size)).is_sorted()
+}
+
+/// Cores below which the packets that must not be lost are more than can be served, whatever the batches are.
+fn fewest(core: &Parameters, mean: f64, largest: usize, target: Target) -> u32 {
+    let most_pps = (1..=largest).map(|size| size as f64 / core.service.mean_ns(size)).fold(0.0, f64::max);
+    let least = (1.0 - target.p_loss) / (mean * core.slot_ns * most_pps);
+    // Rounding must not leave out a number of cores.
+    (least * (1.0 - 1e-6)).ceil().max(1.0) as u32
+}
+
+/// The candidates of the fewest cores of 1 to `most` that do, where more never do worse; before them those of
+/// one core fewer.
+fn halve(
+    most: u32,
+    of: impl Fn(u32) -> Result<Vec<Candidate>, Error>,
+    tried: impl Fn(u32) -> Result<Vec<Candidate>, Error>,
+    target: Target,
+) -> Result<(Vec<Candidate>, Vec<Candidate>), Error> {
     let (mut low, mut high) = (0, most);
-    let mut at_high = of(high)?;
+    let (mut at_low, mut at_high) = (Vec::new(), of(high)?);
     if !at_high.iter().any(|c| c.met) {
         return Err(Error::Unreachable(unreachable(&at_high, target)));
     }
-    let mut at_low = Vec::new();
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A process that can't be as fast as that can be slower.
-        let here = if may_come(core, mean, middle) { of(middle)? } else { Vec::new() };
+        let here = tried(middle)?;
         if here.iter().any(|c| c.met) {
             (high, at_high) = (middle, here);
         } else {
             (low, at_low) = (middle, here);
         }
     }
-    let met = at_high.iter().find(|c| c.met).cloned();
-    let best = met.ok_or_else(|| Error::Unreachable("none of the configurations does".to_owned()))?;
-    at_low.extend(at_high);
-    let max_core_pps = max_rate(core, mean * f64::from(best.cores), &best, target)?;
-    Ok(Dimension { best, considered: at_low, max_core_pps })
+    Ok((at_low, at_high))
+}
+
+/// The same where more cores may do worse: one number of them after the other.
+fn one_by_one(
+    fewest: u32,
+    most: u32,
+    of: impl Fn(u32) -> Result<Vec<Candidate>, Error>,
+    tried: impl Fn(u32) -> Result<Vec<Candidate>, Error>,
+    target: Target,
+) -> Result<(Vec<Candidate>, Vec<Candidate>), Error> {
+    let first = fewest.min(most);
+    let mut before = if first > 1 { tried(first - 1)? } else { Vec::new() };
+    for cores in first..=most {
+        let here = if cores == most { of(cores)? } else { tried(cores)? };
+        if here.iter().any(|c| c.met) {
+            return Ok((before, here));
+        }
+        before = here;
+    }
+    let text = unreachable(&before, target);
+    Err(Error::Unreachable(if most > 1 { text + "; nor do fewer cores meet it" } else { text }))
 }
 
 /// True if packets that come every `mean` slots can come to so many cores.
@@ -251,6 +303,43 @@ mod tests {
         assert!((long.max_core_pps / short.max_core_pps - 1.0).abs() < 0.01);
         let too_long = sized(200e6, 1000.0, 1e-5).unwrap_err().to_string();
         assert!(too_long.contains("0.32") && too_long.contains("in slots"), "{too_long}");
+    }
+
+    /// A poll of nothing that takes longer than a full batch: cores with few packets have them wait for it, so
+    /// that three do what two and sixty-four don't. Each number of cores by itself says the same.
+    #[test]
+    fn more_cores_may_do_worse() {
+        let core = Parameters {
+            queue: 1,
+            batch: 1,
+            slot_ns: 10.0,
+            interarrival: Interarrival::geometric(100.0).unwrap(),
+            service: ServiceTimes::linear(600.0, 77.0, 10_000.0).unwrap(),
+            variation: Variation::Poisson,
+            start: Start::Equilibrium,
+        };
+        let (mean, target) = (1e9 / 30e6 / 10.0, Target { p_loss: 1e-5, p99_sojourn_ns: Some(9000.0) });
+        let of = |cores, target| {
+            dimension(&core, mean, &Choices { cores, queues: vec![512], batches: vec![64] }, target, 2)
+        };
+        for cores in [3, 4, 64] {
+            let found = of(cores, target).unwrap();
+            assert_eq!(found.best.cores, 3, "of up to {cores}");
+            assert_eq!(
+                found.considered.iter().map(|c| (c.cores, c.met)).collect::<Vec<_>>(),
+                [(2, false), (3, true)]
+            );
+        }
+        let alone = |cores| {
+            let p = share(&core, mean * f64::from(cores), 512, 64).unwrap();
+            target.is_met(&Model::new(p).unwrap().solve().unwrap())
+        };
+        assert_eq!(
+            [1, 2, 3, 4, 12, 64].map(|cores| cores > 1 && alone(cores)),
+            [false, false, true, true, false, false]
+        );
+        let never = of(5, Target { p99_sojourn_ns: Some(1.0), ..target }).unwrap_err().to_string();
+        assert!(never.contains("with 5 cores") && never.contains("nor do fewer"), "{never}");
     }
 
     #[test]
