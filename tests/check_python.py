@@ -161,6 +161,32 @@ class Checks:
         assert seen and seen[0][0] == long, seen
         self.raises(KeyError, lambda: self.slipstream.analyze(long, progress=lambda *_: {}["x"]))
 
+    def inputs(self):
+        """What programs have at hand: buffers, arrays of windows, one class; and results that are copied, or
+        come from other processes."""
+        import array
+        import copy
+        import dataclasses
+        import multiprocessing
+
+        s, content = self.slipstream, self.campus.read_bytes()
+        want = s.analyze(content).to_dict()
+        for buffer in (bytearray(content), memoryview(content)):
+            self.same(s.analyze(buffer).to_dict(), want, "a buffer")
+            self.same(strip(s.reframe(buffer)), strip(s.reframe(content)), "a buffer, reframed")
+        windows = array.array("q", [16_000, 64_000])
+        self.same(s.analyze(content, windows=windows).to_dict(), s.analyze(content, windows=list(windows)).to_dict(), "windows")
+        one = "web: tcp port 80,443 => hold=200us, burst=64"
+        self.same(strip(s.reframe(self.campus, classes=one)), strip(s.reframe(self.campus, classes=[one])), "one class")
+        result = s.analyze([self.campus, content])
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            (back,) = pool.map(s.analyze, [[str(self.campus), content]])
+        for got in (back, copy.deepcopy(back), copy.deepcopy(result)):
+            assert got == result
+            self.same(got.to_dict(), result.to_dict(), "a copy")
+            assert [one.flows() for one in got.total._native] == [one.flows() for one in result.total._native]
+        assert dataclasses.asdict(result)["total"]["ip"]["slf"] == result.total.ip.slf
+
     def odd_times(self):
         """Packets without times, and with times that can't be, are told, by traces and of all together."""
         import warnings
@@ -229,8 +255,14 @@ class Checks:
                            (lambda: s.analyze([]), "no trace"), (lambda: s.analyze(whole, tunnel="both"), "tunnel"),
                            (lambda: s.reframe(whole, hodl="1us"), "hold"), (lambda: s.reframe(whole, hold="1"), "hold"),
                            (lambda: s.reframe(whole, workers=0), "workers"), (lambda: s.synth(scratch / "x.pcap", flows=0), ""),
-                           (lambda: s.reframe(whole, stamp="never"), "stamp")):
+                           (lambda: s.reframe(whole, stamp="never"), "stamp"),
+                           (lambda: s.reframe(whole, hold_max=1000), "hold_max: is a bound of hold = auto"),
+                           (lambda: s.reframe(whole, admit="adaptive", budget="price=5"), "budget: "),
+                           (lambda: s.reframe(whole, classes="web tcp port 80"), 'class "web tcp port 80"')):
             self.raises(ValueError, call, text)
+        for call, text in ((lambda: s.analyze(whole, windows=64.5), "float"), (lambda: s.analyze(5), "int"), (lambda: s.analyze([5]), "int"),
+                           (lambda: s.reframe(5), "int")):
+            self.raises(TypeError, call, text)
         self.raises(FileNotFoundError, lambda: s.reframe(whole, scratch / "nowhere" / "out.pcap"), "nowhere")
         assert not (scratch / "x.pcap").exists()
         for trace, records in ((self.one_packet(whole), 1), (whole.read_bytes()[:24], 0)):
@@ -589,7 +621,7 @@ else:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "odd_times", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "interrupts", "tables", "typed", "wheel", "once")
+NAMES = ("analyze", "settings", "inputs", "odd_times", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "interrupts", "tables", "typed", "wheel", "once")
 
 
 def inside(binary, only):

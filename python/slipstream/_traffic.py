@@ -11,7 +11,7 @@ from . import _native, partials
 from ._damage import warn, warn_of_times
 from .results import Analysis, Failed, Trace
 
-Source = Union[str, "os.PathLike[str]", bytes]
+Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 Time = Union[int, str]
 Progress = Optional[Callable[[str, Optional[float]], object]]
 
@@ -43,9 +43,9 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
     [(64000, 2.921...)]
     """
     given = partials.settings(windows, burst, top, tunnel)
-    if isinstance(traces, (str, bytes, os.PathLike)):
+    if isinstance(traces, (str, bytes, bytearray, memoryview, os.PathLike)):
         traces = [traces]
-    traces = list(traces)
+    traces = list(map(_source, traces))
     if not traces:
         raise ValueError("no trace was named")
     done, failed, first = [], [], None
@@ -56,7 +56,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
             if not keep_going:
                 raise
             first = first or error
-            failed.append(Failed("<bytes>" if isinstance(trace, bytes) else os.fspath(trace), str(error)))
+            failed.append(Failed("<bytes>" if isinstance(trace, bytes) else trace, str(error)))
             continue
         warn(one.damage and one.damage[1])
         warn_of_times(one.file, one.odd_times)
@@ -68,7 +68,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
 
 def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = None, *, stamp: str = "release",
             workers: int = 1, strict: bool = False, progress: Progress = None,
-            classes: Iterable[str] = (), **settings: Any) -> dict[str, Any]:
+            classes: Union[str, Iterable[str]] = (), **settings: Any) -> dict[str, Any]:
     """Puts packets of a flow back to back, from a capture to another; gives the command's report.
 
     `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None for
@@ -76,7 +76,7 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
     `bypass="none"`, `capacity`, `flows`, `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …;
     `reframe_settings()` lists them. Times are in nanoseconds or with a unit.
 
-    classes: as with `--class`: `"voice: udp dst port 16384-32767 => bypass"`.
+    classes: one or several, as with `--class`: `"voice: udp dst port 16384-32767 => bypass"`.
     stamp: `"release"` or `"arrival"`: which time is written with a packet.
     workers: threads; what is written doesn't depend on it.
 
@@ -87,11 +87,13 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
     if stamp not in ("release", "arrival"):
         raise ValueError(f"stamp={stamp!r}: there are 'release' and 'arrival'")
     texts = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
+    source = _source(source)
     path = None if output is None else os.fspath(output)
-    report, damage, odd_times = _native.reframe(source, path, texts, classes=list(classes), arrival_stamps=stamp == "arrival",
+    classes = [classes] if isinstance(classes, str) else list(classes)
+    report, damage, odd_times = _native.reframe(source, path, texts, classes=classes, arrival_stamps=stamp == "arrival",
                                                 workers=workers, strict=strict, progress=progress)
     warn(damage)
-    warn_of_times("<bytes>" if isinstance(source, bytes) else os.fspath(source), odd_times)
+    warn_of_times("<bytes>" if isinstance(source, bytes) else source, odd_times)
     return json.loads(report)
 
 
@@ -120,6 +122,13 @@ def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, 
             value = ",".join(str(v) for v in value)
         texts.append((name.replace("_", "-"), _text(name, value)))
     return json.loads(_native.synth(os.fspath(output), texts, progress))
+
+
+def _source(source: Source) -> Union[str, bytes]:
+    """A path, or the bytes of a capture."""
+    if isinstance(source, (bytearray, memoryview)):
+        return bytes(source)
+    return source if isinstance(source, bytes) else os.fsdecode(source)
 
 
 _TIMES = ("hold", "hold_min", "hold_max")

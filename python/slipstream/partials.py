@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Any, Callable, Iterable, Optional, Union
+from collections.abc import Iterable
+from typing import Any, Callable, Optional, Union
 
 from . import _native
 from ._native import PartialError, StateError
@@ -34,7 +35,8 @@ def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64u
     """Settings of an analysis: see `slipstream.analyze`."""
     if tunnel not in ("outer", "inner"):
         raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
-    if isinstance(windows, str) or hasattr(windows, "__index__"):
+    # An array with one element has an index, too, but is several windows.
+    if isinstance(windows, str) or not isinstance(windows, Iterable):
         windows = [windows]
     windows = [window if isinstance(window, str) else operator.index(window) for window in windows]
     return {"windows": windows, "burst": burst, "top": top, "inner": tunnel == "inner"}

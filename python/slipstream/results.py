@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import io
 import json
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from . import _native
 
@@ -119,7 +120,7 @@ class Trace:
     """The TCP packets that are not fragments."""
     top_endpoints: list[dict[str, Any]] = field(repr=False)
     _report: dict[str, Any] = field(repr=False, compare=False)
-    _native: list[_native.Analysis] = field(repr=False, compare=False)
+    _native: list[Union[_native.Analysis, _Flows]] = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, one: _native.Analysis, parts: Optional[list[_native.Analysis]] = None) -> Trace:
@@ -226,6 +227,22 @@ class Analysis:
     def plot(self) -> Any:
         """The charts of all traces together: see `Trace.plot`."""
         return self.total.plot()
+
+
+class _Flows:
+    """What a trace's table of flows is made of, where its result came from another process or is a copy."""
+
+    def __init__(self, parquet: bytes) -> None:
+        self._parquet = parquet
+
+    def flows(self) -> bytes:
+        return self._parquet
+
+    def __reduce__(self) -> Any:
+        return _Flows, (self._parquet,)
+
+
+copyreg.pickle(_native.Analysis, lambda one: (_Flows, (one.flows(),)))
 
 
 def _pyarrow() -> Any:

@@ -305,8 +305,8 @@ mod tests {
         assert!(too_long.contains("0.32") && too_long.contains("in slots"), "{too_long}");
     }
 
-    /// A poll of nothing that takes longer than a full batch: cores with few packets have them wait for it, so
-    /// that three do what two and sixty-four don't. Each number of cores by itself says the same.
+    /// A poll of nothing that takes longer than a full batch: cores with few packets have them wait for it,
+    /// so that three do what two and sixty-four don't. Each number of cores by itself says the same.
     #[test]
     fn more_cores_may_do_worse() {
         let core = Parameters {

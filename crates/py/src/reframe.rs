@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
-use slipstream::pipeline::{Settings, Value as SettingValue};
+use slipstream::pipeline::{BuildError, Settings, Value as SettingValue};
 use slipstream::reframe::{ReframeConfig, SETTINGS};
 use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 
@@ -59,11 +59,20 @@ pub(crate) fn reframe(
             let classes = classes.into_iter().map(SettingValue::Text).collect();
             values = values.with("class", SettingValue::List(classes));
         }
-        let config = ReframeConfig::from_settings(&values, Path::new(""))?;
+        let config = ReframeConfig::from_settings(&values, Path::new("")).map_err(named)?;
         let stamp = if arrival_stamps { Stamp::Arrival } else { Stamp::Release };
         run(Job { input, output, config, stamp, workers, strict }, &progress)
     })
     .map_err(exception)
+}
+
+/// An error with the setting that it is about, and how to mend it.
+fn named(error: BuildError) -> anyhow::Error {
+    let hint = error.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+    match error.setting {
+        Some(name) => anyhow!("{name}: {error}{hint}"),
+        None => anyhow!("{error}{hint}"),
+    }
 }
 
 fn run(job: Job, progress: &Progress) -> anyhow::Result<Report> {
