@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from live_ports import ended, records
 from netns import Middlebox, Net, is_udp, udp
@@ -145,4 +146,25 @@ def lock_memory(case, binary, _):
             case.check(child.returncode == status and want in err and ("running" in err) == (status == 0), f"{limit}: {child.returncode} {err}")
 
 
-SETUP = (fix_offloads, fix_offloads_of_others, live_capture, stop_takes_what_came, lock_memory)
+def confined(case, binary, scratch):
+    """Once ports are open all threads are confined to the system calls that a run has use for; it reloads,
+    answers and ends as it would without."""
+    with Net() as net:
+        config, control = scratch / "confined.toml", scratch / "confined.sock"
+        text = 'graph = "a :: af_packet(interface=ma) -> reframe(hold={}us) -> b :: af_packet(interface=mb)"\n'
+        config.write_text(text.format(50), encoding="utf-8")
+        for words in ((), ("--shards", 2)):
+            box = Middlebox(net, binary, "run", *JSON, *words, "--control", control, config).ready(2)
+            threads = list(Path(f"/proc/{box.child.pid}/task").iterdir())
+            case.check(len(threads) >= 3, f"{words}: {len(threads)} threads")
+            for thread in threads:
+                lines = dict(line.split(":", 1) for line in (thread / "status").read_text(encoding="ascii").splitlines())
+                got = lines["Seccomp"].strip(), lines["NoNewPrivs"].strip()
+                case.equal(got, ("2", "1"), f"{words}: {lines['Name'].strip()}: mode of system calls, no new privileges")
+            config.write_text(text.format(60), encoding="utf-8")
+            done = subprocess.run([binary, "reload", "--control", control], capture_output=True, text=True, check=False)
+            case.equal(done.returncode, 0, f"{words}: reload: {done.stderr}")
+            case.check(ended(case, box) is not None, f"{words}: no report")
+
+
+SETUP = (fix_offloads, fix_offloads_of_others, live_capture, stop_takes_what_came, lock_memory, confined)

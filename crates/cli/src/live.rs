@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
-use slipstream::io::memory;
 use slipstream::io::offloads::Switched;
+use slipstream::io::{confine, memory};
 use slipstream::pipeline::{Group, Plan, PlannedStage, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
@@ -212,6 +212,9 @@ pub(crate) fn run(
     } else {
         None
     };
+    if live && let Err(error) = confine::confine() {
+        info!(target: LIVE, "system calls that a run has no use for are not refused: {error}");
+    }
     manager.tell("READY=1\nSTATUS=running");
     let mut stopped = false;
     let result = run.run(&mut |share| {

@@ -10,13 +10,16 @@
 //! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made
 //!    traffic by the wall clock; [`shm`]: another process. [`spread`]: flows over cores.
 //!
-//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`],
-//! [`af_xdp`], [`tap`] and [`shm`], where memory is shared with the kernel or with a process. It needs Rust
-//! 1.95, and Linux for these.
+//! All are [`Port`](slipstream_core::port::Port)s. [`confine`] gives up what a run has no use for once they
+//! are open. There is no feature. Unsafe code is in [`af_packet`], [`af_xdp`], [`tap`] and [`shm`], where
+//! memory is shared with the kernel or with a process, and in calls that the standard library doesn't have.
+//! It needs Rust 1.95, and Linux for these.
 
 pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
+#[allow(unsafe_code)]
+pub mod confine;
 #[allow(unsafe_code)]
 pub mod cpu;
 pub mod link;
