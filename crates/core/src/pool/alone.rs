@@ -37,7 +37,11 @@ impl Sibling {
         match *self {}
     }
 
-    pub(super) fn take_left(&self) -> Vec<u32> {
+    pub(super) fn take_left(&mut self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn next_unsorted(&mut self, _: usize) -> Option<(u32, Option<u32>)> {
         match *self {}
     }
 

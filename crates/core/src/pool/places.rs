@@ -1,7 +1,5 @@
 //! Places of packets, which are given out, taken back, and used again.
 
-use alloc::vec::Vec;
-
 use super::{
     ADOPTED, AHEAD, BufId, CLASS, CLASS_UNITS, Freed, OVERSIZE, Pool, SLAB_UNITS, SLICED, TAIL, UNIT,
     is_sliced,
@@ -29,6 +27,11 @@ impl Pool {
             }
             return (id, class as u8);
         }
+        if self.sibling.is_some()
+            && let Some(id) = self.sort_out(class)
+        {
+            return (id, class as u8);
+        }
         if self.bump.1 + units > SLAB_UNITS {
             return self.more(class, bytes);
         }
@@ -40,8 +43,10 @@ impl Pool {
     /// A slot of a class that has none free, where the slab being cut up has no room for it.
     #[cold]
     fn more(&mut self, class: usize, bytes: usize) -> (u32, u8) {
-        self.sort();
-        if let Some(id) = self.free.get_mut(class).filter(|_| self.sibling.is_some()).and_then(Vec::pop) {
+        if let Some(sibling) = &mut self.sibling
+            && sibling.take_left()
+            && let Some(id) = self.sort_out(class)
+        {
             return (id, class as u8);
         }
         let units = CLASS_UNITS.get(class).copied().unwrap_or_default();
@@ -129,17 +134,23 @@ impl Pool {
         sibling.leave(id.0);
     }
 
-    /// Sorts in the places that siblings freed without a look at them.
-    fn sort(&mut self) {
-        let Some(sibling) = &self.sibling else { return };
-        let ids = sibling.take_left();
-        // They count as freed already.
-        self.live += ids.len() as i64;
-        for (n, id) in ids.iter().enumerate() {
-            if let Some(ahead) = ids.get(n + 2 * AHEAD) {
-                prefetch_to_write(self.memory.address(*ahead as usize * UNIT));
+    /// The next place of a class among those that siblings freed without a look at them. Those before it, of
+    /// other classes, are sorted in.
+    #[inline]
+    fn sort_out(&mut self, class: usize) -> Option<u32> {
+        loop {
+            let (id, ahead) = self.sibling.as_mut()?.next_unsorted(2 * AHEAD)?;
+            if let Some(ahead) = ahead {
+                let at = ahead as usize * UNIT;
+                prefetch_to_write(self.memory.address(at));
+                prefetch_to_write(self.memory.address(at + UNIT));
             }
-            self.free_slot(BufId(*id));
+            if self.class(id) == Some(class as u8) {
+                return Some(id);
+            }
+            // It counts as freed already.
+            self.live += 1;
+            self.free_slot(BufId(id));
         }
     }
 

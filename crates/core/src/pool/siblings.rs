@@ -95,6 +95,8 @@ pub(super) struct Sibling {
     settled: i64,
     /// Places that this pool freed without a look at them.
     left: Vec<u32>,
+    /// Places that any of them freed so, which are this pool's now.
+    unsorted: Vec<u32>,
 }
 
 /// Free slots of a class that a pool keeps.
@@ -105,7 +107,8 @@ fn kept(class: usize) -> usize {
 
 impl Sibling {
     fn of(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), bump: (0, SLAB_UNITS), settled: 0, left: Vec::new() }
+        let shared = Arc::clone(shared);
+        Self { shared, bump: (0, SLAB_UNITS), settled: 0, left: Vec::new(), unsorted: Vec::new() }
     }
 
     /// Packets stored and not freed, by all pools as far as is known, by this one so many.
@@ -184,9 +187,21 @@ impl Sibling {
         }
     }
 
-    /// The places that pools freed without a look at them, which are the caller's now.
-    pub(super) fn take_left(&self) -> Vec<u32> {
-        take(&mut self.shared.lock().left)
+    /// Takes the places that pools freed without a look at them; returns false if there are none.
+    pub(super) fn take_left(&mut self) -> bool {
+        let mut state = self.shared.lock();
+        if self.unsorted.is_empty() {
+            core::mem::swap(&mut self.unsorted, &mut state.left);
+        }
+        !self.unsorted.is_empty()
+    }
+
+    /// Takes the last of them, and names the one that comes so many later.
+    #[inline]
+    pub(super) fn next_unsorted(&mut self, ahead: usize) -> Option<(u32, Option<u32>)> {
+        let id = self.unsorted.pop()?;
+        let ahead = self.unsorted.len().checked_sub(ahead).and_then(|at| self.unsorted.get(at));
+        Some((id, ahead.copied()))
     }
 
     /// So many slabs for one packet.
@@ -315,8 +330,10 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.settle();
         self.give_back();
-        if let Some(sibling) = self.sibling.take() {
+        if let Some(mut sibling) = self.sibling.take() {
+            let unsorted = take(&mut sibling.unsorted);
             let mut state = sibling.shared.lock();
+            state.left.extend(unsorted);
             for (stash, list) in state.stash.iter_mut().zip(&mut self.free) {
                 stash.append(list);
             }
