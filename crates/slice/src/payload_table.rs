@@ -97,6 +97,8 @@ pub struct PayloadTable {
     /// The place of the index when the batch began that is being sliced. Turns are counted as they come if
     /// nobody tells of batches.
     batch: Option<(u64, u32)>,
+    /// When that batch began. No function has had a payload yet that was parked since.
+    began: Nanos,
     /// The entry at which the next token without a payload begins to look.
     next_empty: u32,
     /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
@@ -158,6 +160,7 @@ impl PayloadTable {
             next: 0,
             rounds: 0,
             batch: None,
+            began: Nanos::MAX,
             next_empty: 0,
             room,
             entry_bytes,
@@ -235,11 +238,19 @@ impl PayloadTable {
         &mut self.given_up
     }
 
-    /// Payloads of several packets are about to be parked before functions get the first of them: whatever
-    /// their number, the index makes one turn by them for each payload that waits.
+    /// Payloads of several packets are about to be parked before functions get the first of them, which came
+    /// at `now`: whatever their number, the index makes one turn by them for each payload that waits; and
+    /// however far apart they came, none of them grows too old meanwhile.
     #[inline]
-    pub fn begin_batch(&mut self) {
+    pub fn begin_batch(&mut self, now: Nanos) {
         self.batch = Some((self.rounds, self.next));
+        self.began = now;
+    }
+
+    /// Returns true if a payload that waits since then has done so for more than `most` ns, and not only
+    /// because the packets of one batch came far apart.
+    fn is_older(&self, since: Nanos, now: Nanos, most: u64) -> bool {
+        now.since(since) > most && since < self.began
     }
 
     /// Returns true if the entry that was just looked at has been looked at before for the same batch.
@@ -278,8 +289,8 @@ impl PayloadTable {
             self.next_empty = if at + 1 < count { at + 1 } else { 0 };
             let entry = self.entries.get(at as usize)?;
             if entry.state == State::Waiting {
-                let age = now.since(entry.since);
-                if entry.parked.len != 0 || age <= EMPTY_AGE_NS.min(self.max_age_ns) {
+                let most = EMPTY_AGE_NS.min(self.max_age_ns);
+                if entry.parked.len != 0 || !self.is_older(entry.since, now, most) {
                     continue;
                 }
                 self.give_up(at, State::Expired);
@@ -321,8 +332,10 @@ impl PayloadTable {
     #[cold]
     fn occupied(&mut self, at: u32, now: Nanos) -> Option<Place> {
         let again = self.is_again_in_batch();
+        let since = self.entries.get(at as usize)?.since;
+        let overdue = self.is_older(since, now, self.max_age_ns);
         let entry = self.entries.get_mut(at as usize)?;
-        if now.since(entry.since) > self.max_age_ns {
+        if overdue {
             self.give_up(at, State::Expired);
             self.counters.overdue += 1;
             return Some(self.free_place(at));

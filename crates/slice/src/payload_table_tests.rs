@@ -68,6 +68,8 @@ struct Twin {
     next: u32,
     /// Entries that were looked at for the same batch, once there are batches.
     looked_at: Option<BTreeSet<u32>>,
+    /// When that batch began.
+    began: Option<u64>,
 }
 
 impl Twin {
@@ -82,7 +84,8 @@ impl Twin {
         if let Some(at) = self.last_of(entry)
             && let Fate::Waiting { ttl, since } = &mut self.all[at].2
         {
-            if now - *since > max_age {
+            // What was parked for the same batch has not been handed on yet.
+            if now - *since > max_age && self.began.is_none_or(|began| *since < began) {
                 self.all[at].2 = Fate::Expired;
             } else if again {
                 return None;
@@ -158,8 +161,9 @@ proptest! {
                 }
                 Op::Wait(ns) => now += ns,
                 Op::Batch => {
-                    table.begin_batch();
+                    table.begin_batch(Nanos(now));
                     twin.looked_at = Some(BTreeSet::new());
+                    twin.began = Some(now);
                 }
                 Op::Reset => {
                     table.reset();
@@ -242,6 +246,33 @@ fn a_time_bound_frees_an_entry_at_the_next_turn() {
     assert_eq!(table.find(late, Nanos(1001)).map(|f| f.entry), Err(Refusal::Late));
     assert!(park(&mut table, 1001, 2).is_some());
     assert_eq!(table.counters().overdue, 1);
+}
+
+/// Packets of one batch may have come far apart. No function has had them yet, so none of their payloads is
+/// given up for another one, with bytes in it or without.
+#[test]
+fn no_payload_grows_old_within_its_batch() {
+    let config = SliceConfig { max_age_ns: Some(1000), ..config(4, 100) };
+    let mut table = PayloadTable::new(&config, 0).unwrap();
+    table.begin_batch(Nanos(0));
+    let mut tokens: Vec<_> = (1..4).map(|len| park(&mut table, 0, len).unwrap()).collect();
+    let place = table.place_empty(Nanos(0)).unwrap();
+    tokens.push(table.token(&place));
+    table.park_any(place, Nanos(0), Parked::default(), Held::default());
+    assert!(table.place_empty(Nanos(10 * EMPTY_AGE_NS)).is_none());
+    for _ in 0..4 {
+        assert_eq!(park(&mut table, 5000, 9), None);
+    }
+    for token in &tokens {
+        assert!(table.find(*token, Nanos(0)).is_ok());
+    }
+    // The next batch finds them too old.
+    table.begin_batch(Nanos(5000));
+    assert!(table.place_empty(Nanos(10 * EMPTY_AGE_NS)).is_some());
+    for _ in 0..2 {
+        assert!(park(&mut table, 5000, 9).is_some());
+    }
+    assert_eq!(table.counters().overdue, 2);
 }
 
 /// A token that was never made is forged, whether its index, its generation or its tag says so.

@@ -84,7 +84,9 @@ impl Stage for SliceStage {
         let owner = shared.owner;
         let mut ends = shared.lock();
         shared.release_dropped(cx, &mut ends.table);
-        ends.table.begin_batch();
+        let first =
+            batch.iter().next().and_then(|(train, frames)| Some(train.release.max(frames.first()?.arrival)));
+        ends.table.begin_batch(first.unwrap_or(cx.now));
         kept.each(cx, batch, |pool, link, frame, now| {
             match slicer.slice_frame(&mut ends.table, pool, link, frame, now, owner) {
                 Sliced::Dropped => Err(MARKED),
