@@ -190,6 +190,15 @@ pub trait NetworkFunction: Observe {
         Nanos::MAX
     }
 
+    /// The first time at which packets may leave by themselves, should packets come from `first` on: a batch
+    /// that lasts until then is given to the function in parts, and what is due between them happens at its
+    /// own time. It is [`Nanos::MAX`] of a function of which nothing leaves by itself, or no packet can tell
+    /// when.
+    #[inline(always)]
+    fn leaves_by_itself(&self, _first: Nanos) -> Nanos {
+        Nanos::MAX
+    }
+
     /// Does what is due.
     fn on_deadline(&mut self, _fx: &mut FunctionContext<'_, '_>) {}
 

@@ -1,6 +1,7 @@
 //! The common part of the two wrappers of a [`NetworkFunction`]: it gives the function a batch, packet by
 //! packet or train by train, and makes the batch that leaves of its verdicts.
 
+use std::ops::RangeInclusive;
 use std::slice::from_ref;
 
 use slipstream_core::batch::{BATCH, Batch, Train};
@@ -24,7 +25,7 @@ pub(super) struct Runner<F: NetworkFunction> {
     pub(super) function: F,
     /// The fragments that it waits for, where it decides about whole datagrams.
     fragments: Option<Box<Reassembler>>,
-    /// A batch whose fragments are datagrams.
+    /// A batch whose fragments are datagrams, or a part of a batch.
     whole: Batch,
     /// Results of reading the next packets ahead.
     lookaheads: [F::Lookahead; AHEAD],
@@ -86,7 +87,75 @@ impl<F: NetworkFunction> Runner<F> {
                 self.reassemble::<PER_TRAIN>(&mut fragments, cx, batch, out);
                 self.fragments = Some(fragments);
             }
+            None if self.lasts_too_long(batch) => self.process_in_parts::<PER_TRAIN>(cx, batch, out),
             None => self.process_whole::<PER_TRAIN>(cx, batch, out),
+        }
+    }
+
+    /// Returns true if packets may leave the function by themselves before the last one of a batch came.
+    #[inline(always)]
+    fn lasts_too_long(&self, batch: &Batch) -> bool {
+        let first = batch.frames.first().map_or(Nanos(0), |frame| frame.arrival);
+        let until = self.function.leaves_by_itself(first);
+        until < Nanos::MAX
+            && batch
+                .trains
+                .last()
+                .zip(batch.frames.last())
+                .is_some_and(|(t, f)| t.release.max(f.arrival) >= until)
+    }
+
+    /// Takes a batch whose packets lie far apart in time: what is due between two of them happens between
+    /// them, as where they come one by one.
+    #[inline(never)]
+    fn process_in_parts<const PER_TRAIN: bool>(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
+        let mut part = std::mem::take(&mut self.whole);
+        let mut until = Nanos(0);
+        let mut before = None;
+        for (train, frames) in batch.iter() {
+            let (mut open, mut continues) = (false, train.continues);
+            for frame in frames {
+                let now = train.release.max(frame.arrival);
+                if now >= until {
+                    if !part.is_empty() {
+                        self.process_whole::<PER_TRAIN>(cx, &mut part, out);
+                    }
+                    self.run_to(cx, before.unwrap_or(now)..=now, out);
+                    until = self.function.leaves_by_itself(now);
+                    open = false;
+                }
+                match part.trains.last_mut() {
+                    Some(last) if open => last.len += 1,
+                    _ => {
+                        let start = part.frames.len() as u32;
+                        part.trains.push(Train { start, len: 1, continues, ..*train });
+                        (open, continues) = (true, false);
+                    }
+                }
+                part.frames.push(*frame);
+                before = Some(now);
+            }
+        }
+        batch.clear();
+        self.process_whole::<PER_TRAIN>(cx, &mut part, out);
+        self.whole = part;
+    }
+
+    /// Does what is due by the end of a time, each thing at its own time; what should have happened before
+    /// happens at the beginning.
+    fn run_to(&mut self, cx: &mut Context<'_>, time: RangeInclusive<Nanos>, out: &mut dyn Output) {
+        loop {
+            let due = self.next_deadline();
+            if due > *time.end() {
+                return;
+            }
+            cx.now = due.max(*time.start());
+            self.on_deadline(cx, out);
         }
     }
 

@@ -130,6 +130,12 @@ impl NetworkFunction for Router {
         self.neighbours.next_deadline().min(watch)
     }
 
+    /// The next question to a neighbour: one that is open, or the second of one that a packet sets off.
+    #[inline(always)]
+    fn leaves_by_itself(&self, first: Nanos) -> Nanos {
+        self.neighbours.next_deadline().min(self.neighbours.asked_again(first))
+    }
+
     fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
         self.due(fx);
     }

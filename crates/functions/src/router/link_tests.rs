@@ -2,18 +2,21 @@
 
 use std::net::IpAddr;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 use slipstream_wire::checksum::{Verdict, fill_transport, verify_transport};
 use slipstream_wire::{LinkType, classify};
 
 use super::discovery::{answer, question};
 use super::fib::Fib;
-use super::tests::{datagram, framed, has, run};
+use super::tests::{Collect, datagram, framed, has, run};
 use super::*;
-use crate::PerPacket;
 use crate::routes::Routes;
 use crate::test_packets::{ipv4, ipv6, udp};
+use crate::{PerPacket, PerTrain};
 use slipstream_core::pool::Pool;
-use slipstream_core::stage::Observe;
+use slipstream_core::stage::{Observe, Stage};
 
 const LAN: Mac = [2, 0, 0, 0, 0, 1];
 const WAN: Mac = [2, 0, 0, 0, 0, 2];
@@ -286,4 +289,50 @@ fn what_waits_for_a_gateway_leaves_when_other_settings_tell_where_it_is() {
     let [(1, _, frame)] = out.0.as_slice() else { panic!("what waited leaves: {:?}", out.0) };
     assert!(is_to(frame, "198.51.100.20") && frame[..6] == STATION && frame[6..12] == WAN);
     assert_eq!((links.stage.held(), links.pool.live()), (0, 0));
+}
+
+/// The packets that leave where each comes by itself, what is due before it having happened.
+fn one_by_one(stage: &mut dyn Stage, sent: &[(u64, Vec<u8>)]) -> Vec<(u8, u64, Vec<u8>)> {
+    let (mut pool, mut all) = (Pool::new(), Collect::default());
+    for one in sent {
+        while stage.next_deadline() <= Nanos(one.0) {
+            let now = stage.next_deadline();
+            let mut cx = Context { now, pool: &mut pool, input: 0, links: &[LinkType::Ethernet] };
+            stage.on_deadline(&mut cx, &mut all);
+        }
+        all.0.extend(run(stage, &mut pool, 0, LinkType::Ethernet, std::slice::from_ref(one)).0);
+    }
+    all.0
+}
+
+proptest! {
+    /// Packets of one batch may have come seconds apart: questions are repeated and given up between them,
+    /// each at its own time, and what waited leaves or is dropped then.
+    #[test]
+    fn what_is_due_within_a_batch_happens_in_time(
+        ops in vec((0..7_u8, select(vec![0, 1000, 300_000_000, 1_000_000_000, 1_500_000_000, 5_000_000_000, 70_000_000_000])), 1..60),
+        decide_each: bool,
+    ) {
+        let (mut now, mut sent) = (1_u64, Vec::new());
+        for (to, gap) in ops {
+            now += gap;
+            sent.push((now, match to {
+                0..2 => {
+                    let mut out = Vec::new();
+                    answer(STATION, address(["192.0.2.70", "192.0.2.71"][usize::from(to)]), (address("192.0.2.1"), LAN), true, &mut out);
+                    out
+                }
+                to => framed(1, &datagram(address(["192.0.2.70", "192.0.2.71", "198.51.100.9"][usize::from(to % 3)]), 9, b"x")),
+            }));
+        }
+        let router = || {
+            let texts = ["lan 192.0.2.1/24 02:00:00:00:00:01", "wan 198.51.100.1/24 02:00:00:00:00:02"];
+            Router::with_defaults(super::interfaces(texts.into_iter()).unwrap(), 3)
+        };
+        let (mut train, mut packet) = (PerTrain::new(router()), PerPacket::new(router()));
+        let stage: &mut dyn Stage = if decide_each { &mut packet } else { &mut train };
+        let together = run(stage, &mut Pool::new(), 0, LinkType::Ethernet, &sent).0;
+        let mut twin = PerTrain::new(router());
+        prop_assert_eq!(together, one_by_one(&mut twin, &sent));
+    }
 }
