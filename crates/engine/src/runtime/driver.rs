@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
 ///
 /// A replay over captures and generated traffic is a discrete-event simulation. Several sources are merged by
 /// time. Where all packets take one way, whole batches go through; where packets that were held may meet
-/// others, events go through one by one, so that everything happens in the order of time.
+/// others, or some go round, events go through one by one, so that everything happens in the order of time.
 ///
 /// ```
 /// use std::ops::ControlFlow;

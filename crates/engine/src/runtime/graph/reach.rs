@@ -81,10 +81,11 @@ impl Pipeline {
     }
 
     /// Says that events must go through one by one to keep their order: packets may meet others that were
-    /// held elsewhere, or copies of themselves. Stages that hold packets one behind the other need no such
-    /// thing: what each of them emits is in the order of time.
+    /// held elsewhere, or copies of themselves, or go round, which they do behind all that came with them.
+    /// Stages that hold packets one behind the other need no such thing: what each of them emits is in the
+    /// order of time.
     pub(in crate::runtime) fn needs_single_events(&self) -> bool {
-        if self.nodes.iter().any(|n| n.wiring.ordered && n.stage.emits_apart()) {
+        if self.rounds || self.nodes.iter().any(|n| n.wiring.ordered && n.stage.emits_apart()) {
             return true;
         }
         let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
