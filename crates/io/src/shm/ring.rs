@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::layout::{CLOSED, Place};
 use super::memory::Memory;
+use super::parked::DROPS;
 
 /// Bytes that a record takes are a multiple of this.
 const ALIGN: u64 = 64;
@@ -104,6 +105,11 @@ impl Control {
         self.place.data + (position & (self.place.bytes - 1)) as usize
     }
 
+    /// The place of a position among all multiples of [`ALIGN`] in the ring.
+    fn slot(&self, position: u64) -> usize {
+        ((position & (self.place.bytes - 1)) / ALIGN) as usize
+    }
+
     /// Bytes from a position to the end of the ring.
     fn before_end(&self, position: u64) -> u64 {
         self.place.bytes - (position & (self.place.bytes - 1))
@@ -132,12 +138,16 @@ pub(super) struct Producer {
     published: u64,
     /// Bytes that the other side had taken when last asked.
     head: u64,
+    /// Of each multiple of [`ALIGN`] bytes of the ring, whether a packet begins there. It is kept here, since
+    /// the other side may write to the ring.
+    begins: Box<[bool]>,
 }
 
 impl Producer {
     /// Of a ring that is empty.
     pub(super) fn new(memory: Arc<Memory>, place: Place) -> Self {
-        Self { control: Control { memory, place }, tail: 0, published: 0, head: 0 }
+        let begins = vec![false; (place.bytes / ALIGN) as usize].into();
+        Self { control: Control { memory, place }, tail: 0, published: 0, head: 0, begins }
     }
 
     /// Asks anew what was taken out. A position that can't be is damage.
@@ -165,25 +175,19 @@ impl Producer {
         self.tail - self.head
     }
 
-    /// Counts the records that satisfy `counts`, of those that were put in and not taken out, as far as is
-    /// known. Lengths are read from the ring: where the other side has written there, the count may be wrong,
-    /// but never more than there is room for.
-    pub(super) fn left(&self, counts: impl Fn(&Record) -> bool) -> u64 {
-        let (mut at, mut n) = (self.head, 0);
-        while at < self.tail {
-            let mut bytes = [0; RECORD_HEADER];
-            self.control.memory.read(self.control.at(at), &mut bytes);
-            let record = Record::from_bytes(&bytes);
-            let end = self.control.before_end(at);
-            let is_skip = record.len == SKIP;
-            let step = if is_skip { end } else { room_for(record.len as usize) };
-            if step > end.min(self.tail - at) {
-                break;
-            }
-            n += u64::from(!is_skip && counts(&record));
-            at += step;
+    /// Counts the packets that were put in and not taken out, as far as is known.
+    pub(super) fn left(&self) -> u64 {
+        let places = (self.head..self.tail).step_by(ALIGN as usize);
+        places.filter(|at| self.begins.get(self.control.slot(*at)) == Some(&true)).count() as u64
+    }
+
+    /// Notes what lies from the end of the ring's contents on.
+    fn note(&mut self, bytes: u64, is_packet: bool) {
+        let from = self.control.slot(self.tail);
+        if let Some(places) = self.begins.get_mut(from..from + (bytes / ALIGN) as usize) {
+            places.fill(false);
+            places.iter_mut().take(1).for_each(|place| *place = is_packet);
         }
-        n
     }
 
     /// Puts a packet in, to be seen at [`Producer::publish`].
@@ -202,8 +206,11 @@ impl Producer {
         if skip > 0 {
             let marker = Record { len: SKIP, ..Record::default() };
             memory.write(self.control.at(self.tail), &marker.to_bytes());
+            self.note(skip, false);
             self.tail += skip;
         }
+        self.note(bytes, record.interface & DROPS == 0);
+        let memory = &self.control.memory;
         let at = self.control.at(self.tail);
         memory.write(at, &record.to_bytes());
         memory.write(at + RECORD_HEADER, data);

@@ -46,7 +46,8 @@ pub struct SendCounts {
     pub too_long: u64,
     /// Packets that nobody would have taken out any more.
     pub abandoned: u64,
-    /// Packets that were put into the ring, and that nobody had taken out when the other side was gone.
+    /// Packets that were put into the ring, and that nobody had taken out when the other side was gone, or
+    /// as far as is known where it damaged the ring.
     pub never_taken: u64,
     /// Times that a packet had to wait for room.
     pub waits: u64,
@@ -218,24 +219,26 @@ impl Sender {
         }
     }
 
-    /// Nobody takes anything out any more: what lies in the ring is not sent. Where the other side wrote
-    /// positions that can't be, nobody knows what it has taken, and all of it counts as sent.
+    /// Nobody takes anything out any more: what lies in the ring is not sent.
     fn give_up(&mut self) {
-        if self.gone {
-            return;
-        }
         // It may have taken something just before it was found gone.
         self.look();
+        self.count_left();
+    }
+
+    /// Counts what lies in the ring as not sent, once.
+    fn count_left(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
-            let left = self.producer.left(|record| record.interface & DROPS == 0);
-            self.counts.never_taken += left.min(self.counts.packets);
+            self.counts.never_taken += self.producer.left().min(self.counts.packets);
         }
     }
 
+    /// Looks what was taken out. Where the other side wrote positions that can't be, nobody knows what it has
+    /// taken since the last ones that could, and all of that counts as not sent.
     fn look(&mut self) {
         if let Err(damage) = self.producer.look() {
             self.failed.get_or_insert_with(|| self.session.damaged(damage));
-            self.gone = true;
+            self.count_left();
         }
     }
 
