@@ -5,44 +5,56 @@
 //! packets are routed before its NAT and behind it. No stage of a cycle may make copies, which would come by
 //! again and make copies in turn.
 
+use std::collections::{BTreeMap, HashSet};
+
 use super::config::{Plan, PlannedStage, Wire};
 use super::diagnostics::Finding;
 use super::slicing;
 use slipstream_core::registry::{Payload, Role};
 
-/// The stages in an order in which every wire leads onwards, except those that [close](closes) a cycle. The
+/// The stages in an order in which every wire leads onwards, except those that [close](Ways::closing) a cycle. The
 /// error has the stages that lie on a cycle without a router, or behind one.
 ///
 /// A port that stands at both ends doesn't pass packets on, so that no path leads through it; but a splice
 /// comes behind its slice, also if such a port is between them.
 pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
-    let slice_of = |i: usize| {
-        let splice = stages.get(i).filter(|s| s.kind.properties.payload == Payload::Returns)?;
-        slicing::owner(stages, splice).filter(|slice| *slice != i)
-    };
-    let onwards: Vec<&Wire> =
-        wires.iter().filter(|w| through(stages, w.from) && !closes(stages, wires, w)).collect();
-    let mut left: Vec<usize> = (0..stages.len()).collect();
-    let mut ordered = Vec::with_capacity(stages.len());
-    while !left.is_empty() {
-        let free = |i: &usize| {
-            !onwards.iter().any(|w| w.to == *i && left.contains(&w.from))
-                && !slice_of(*i).is_some_and(|slice| left.contains(&slice))
-        };
-        let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
-        if ready.is_empty() {
-            return Err(rest);
+    let ways = Ways::new(stages, wires);
+    let closing = ways.closing(stages, wires);
+    // What each stage has to come before, and for how many others it waits.
+    let mut behind = vec![Vec::new(); stages.len()];
+    let mut waits_for = vec![0_usize; stages.len()];
+    let onwards = wires.iter().zip(&closing).filter(|(wire, closes)| !**closes && through(stages, wire.from));
+    let slices = stages.iter().enumerate().filter_map(|(id, stage)| {
+        let splice = (stage.kind.properties.payload == Payload::Returns).then_some(stage)?;
+        slicing::owner(stages, splice).filter(|slice| *slice != id).map(|slice| (slice, id))
+    });
+    for (from, to) in onwards.map(|(wire, _)| (wire.from, wire.to)).chain(slices) {
+        if let (Some(all), Some(waits)) = (behind.get_mut(from), waits_for.get_mut(to)) {
+            all.push(to);
+            *waits += 1;
         }
-        ordered.extend(ready);
-        left = rest;
+    }
+    let is_free = |waits_for: &[usize], id: usize| waits_for.get(id) == Some(&0);
+    let mut ready: Vec<usize> = (0..stages.len()).filter(|id| is_free(&waits_for, *id)).collect();
+    let mut ordered = Vec::with_capacity(stages.len());
+    while !ready.is_empty() {
+        let mut next = Vec::new();
+        for to in ready.iter().filter_map(|from| behind.get(*from)).flatten() {
+            if let Some(waits) = waits_for.get_mut(*to) {
+                *waits -= 1;
+                if *waits == 0 {
+                    next.push(*to);
+                }
+            }
+        }
+        ordered.append(&mut ready);
+        next.sort_unstable();
+        ready = next;
+    }
+    if ordered.len() < stages.len() {
+        return Err((0..stages.len()).filter(|id| !is_free(&waits_for, *id)).collect());
     }
     Ok(ordered)
-}
-
-/// Returns true if a wire leads back into a router that its packets have come by.
-fn closes(stages: &[PlannedStage], wires: &[Wire], wire: &Wire) -> bool {
-    stages.get(wire.to).is_some_and(|s| s.kind.properties.counts_hops)
-        && reachable(stages, wires, wire.to).contains(&wire.from)
 }
 
 /// Returns true if what leaves a stage is what went there.
@@ -50,28 +62,56 @@ fn through(stages: &[PlannedStage], stage: usize) -> bool {
     stages.get(stage).is_none_or(|s| s.role != Role::TwoWay)
 }
 
-/// The stages that packets of one may come to, itself among them.
-fn reachable(stages: &[PlannedStage], wires: &[Wire], from: usize) -> Vec<usize> {
-    search(from, |stage, next| {
-        if through(stages, stage) {
-            next.extend(wires.iter().filter(|w| w.from == stage).map(|w| w.to));
+/// The stages that the packets of each lead to, wire by wire; none from a port at both ends.
+struct Ways(Vec<Vec<usize>>);
+
+impl Ways {
+    fn new(stages: &[PlannedStage], wires: &[Wire]) -> Self {
+        let mut ways = vec![Vec::new(); stages.len()];
+        for wire in wires.iter().filter(|wire| through(stages, wire.from)) {
+            if let Some(ways) = ways.get_mut(wire.from) {
+                ways.push(wire.to);
+            }
         }
-    })
+        Self(ways)
+    }
+
+    /// The stages that packets of one may come to, itself among them.
+    fn reachable(&self, from: usize) -> Vec<usize> {
+        search(from, |stage, next| next.extend(self.0.get(stage).into_iter().flatten()))
+    }
+
+    /// Of each wire, whether it leads back into a router that its packets have come by.
+    fn closing(&self, stages: &[PlannedStage], wires: &[Wire]) -> Vec<bool> {
+        let mut into: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (place, wire) in wires.iter().enumerate() {
+            if stages.get(wire.to).is_some_and(|s| s.kind.properties.counts_hops) {
+                into.entry(wire.to).or_default().push(place);
+            }
+        }
+        let mut closing = vec![false; wires.len()];
+        for (router, places) in into {
+            let reached: HashSet<usize> = self.reachable(router).into_iter().collect();
+            for place in places {
+                if let (Some(wire), Some(closes)) = (wires.get(place), closing.get_mut(place)) {
+                    *closes = reached.contains(&wire.from);
+                }
+            }
+        }
+        closing
+    }
 }
 
 /// The stages that a breadth-first search comes to, `start` first; `next` appends those that a stage leads
 /// to.
 pub(super) fn search(start: usize, mut next: impl FnMut(usize, &mut Vec<usize>)) -> Vec<usize> {
     let (mut reached, mut neighbours) = (vec![start], Vec::new());
+    let mut known = HashSet::from([start]);
     let mut at = 0;
     while let Some(&stage) = reached.get(at) {
         at += 1;
         next(stage, &mut neighbours);
-        for neighbour in neighbours.drain(..) {
-            if !reached.contains(&neighbour) {
-                reached.push(neighbour);
-            }
-        }
+        reached.extend(neighbours.drain(..).filter(|neighbour| known.insert(*neighbour)));
     }
     reached
 }
@@ -97,10 +137,12 @@ impl Plan {
             );
         }
         let mut told = Vec::new();
-        for wire in wires.iter().filter(|w| closes(stages, wires, w)) {
-            for id in reachable(stages, wires, wire.to) {
+        let ways = Ways::new(stages, wires);
+        let closing = ways.closing(stages, wires);
+        for (wire, _) in wires.iter().zip(closing).filter(|(_, closes)| *closes) {
+            for id in ways.reachable(wire.to) {
                 let Some(stage) = stages.get(id).filter(|s| s.kind.properties.copies) else { continue };
-                if told.contains(&id) || !reachable(stages, wires, id).contains(&wire.from) {
+                if told.contains(&id) || !ways.reachable(id).contains(&wire.from) {
                     continue;
                 }
                 told.push(id);
@@ -112,6 +154,72 @@ impl Plan {
                         .hint("put what makes copies before the first router or behind the last"),
                 );
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As [`order`], found anew from all wires for each stage.
+    fn order_slowly(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
+        let reachable = |from: usize| {
+            let mut reached = vec![from];
+            let mut at = 0;
+            while let Some(&stage) = reached.get(at) {
+                at += 1;
+                for wire in wires.iter().filter(|w| w.from == stage && through(stages, stage)) {
+                    if !reached.contains(&wire.to) {
+                        reached.push(wire.to);
+                    }
+                }
+            }
+            reached
+        };
+        let closes =
+            |w: &Wire| stages[w.to].kind.properties.counts_hops && reachable(w.to).contains(&w.from);
+        let onwards: Vec<&Wire> = wires.iter().filter(|w| through(stages, w.from) && !closes(w)).collect();
+        let slice_of = |i: usize| {
+            let splice = Some(&stages[i]).filter(|s| s.kind.properties.payload == Payload::Returns)?;
+            slicing::owner(stages, splice).filter(|slice| *slice != i)
+        };
+        let mut left: Vec<usize> = (0..stages.len()).collect();
+        let mut ordered = Vec::new();
+        while !left.is_empty() {
+            let free = |i: &usize| {
+                !onwards.iter().any(|w| w.to == *i && left.contains(&w.from))
+                    && !slice_of(*i).is_some_and(|slice| left.contains(&slice))
+            };
+            let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
+            if ready.is_empty() {
+                return Err(rest);
+            }
+            ordered.extend(ready);
+            left = rest;
+        }
+        Ok(ordered)
+    }
+
+    /// Stages of all that matters here: inner ones, routers, a port at both ends, a slice and its splice.
+    fn stages() -> Vec<PlannedStage> {
+        let graph = "in :: null -> a :: counter -> r :: router(interfaces=[\"x 10.0.0.1/24\"]) -> b :: counter \
+                     -> q :: router(interfaces=[\"x 10.0.1.1/24\"]) -> s :: slice -> p :: splice -> c :: counter \
+                     -> out :: null; t :: shm(path=x) -> d :: counter -> t";
+        Plan::from_graph(graph, None, None, "".as_ref()).unwrap().stages
+    }
+
+    proptest::proptest! {
+        /// Stages come in the same order, and stuck ones are the same, whatever is wired to what.
+        #[test]
+        fn the_order_is_that_of_the_slow_way(ends in proptest::collection::vec((0usize..11, 0usize..11), 0..24)) {
+            let stages = stages();
+            assert_eq!(stages.len(), 11);
+            let wire = |(from, to): (usize, usize)| {
+                Wire { from, output: None, to, input: None, output_span: 0..1, input_span: 0..1 }
+            };
+            let wires: Vec<Wire> = ends.into_iter().map(wire).collect();
+            assert_eq!(order(&stages, &wires), order_slowly(&stages, &wires));
         }
     }
 }

@@ -454,13 +454,14 @@ impl Pipeline {
     /// Finds out which stages the packets of each source may come to.
     pub(super) fn find_ways(&mut self) {
         self.ways = self.heads.iter().map(|h| self.reachable(h.edge.node)).collect();
-        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
-        let leads = |to: usize| {
-            move |(from, way): (usize, &Vec<usize>)| (from != to && way.contains(&to)).then_some(from)
-        };
-        self.before = (0..self.nodes.len())
-            .map(|to| reach.iter().enumerate().filter_map(leads(to)).collect())
-            .collect();
+        self.before = vec![Vec::new(); self.nodes.len()];
+        for from in 0..self.nodes.len() {
+            for to in self.reachable(from).into_iter().filter(|to| *to != from) {
+                if let Some(before) = self.before.get_mut(to) {
+                    before.push(from);
+                }
+            }
+        }
         self.told = vec![false; self.nodes.len()];
         let nodes = &mut self.nodes;
         for (head, way) in self.heads.iter_mut().zip(&self.ways) {

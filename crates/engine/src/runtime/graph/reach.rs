@@ -34,15 +34,21 @@ impl Pipeline {
 
     /// Finds the stages whose output ports lead to one stage in the end.
     pub(super) fn find_reunions(&mut self) {
-        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
-        for node in &mut self.nodes {
-            let mut seen = Vec::new();
-            let ways =
-                node.wiring.edges.iter().flatten().map(|e| reach.get(e.node).cloned().unwrap_or_default());
-            for way in ways {
-                node.wiring.ordered |= way.iter().any(|n| seen.contains(n));
-                seen.extend(way);
+        let meets = |node: &Node| {
+            let mut edges = node.wiring.edges.iter().flatten();
+            // What leaves by one port alone meets nothing of its own.
+            if edges.clone().nth(1).is_none() {
+                return false;
             }
+            let mut seen = vec![false; self.nodes.len()];
+            edges.any(|edge| {
+                let way = self.reachable(edge.node);
+                way.iter().any(|n| seen.get_mut(*n).is_some_and(|seen| std::mem::replace(seen, true)))
+            })
+        };
+        let ordered: Vec<bool> = self.nodes.iter().map(meets).collect();
+        for (node, meets) in self.nodes.iter_mut().zip(ordered) {
+            node.wiring.ordered |= meets;
         }
     }
 
@@ -51,30 +57,37 @@ impl Pipeline {
     /// and has to hear of it at the same time whoever runs it. Whoever shares anything is taken to share all
     /// of it.
     pub(super) fn among(&self, sharing: &[usize]) -> Range<usize> {
-        let mut reached = Vec::new();
-        sharing.iter().for_each(|place| self.reach(*place, &mut reached));
+        let (mut reached, mut known) = (Vec::new(), self.none_known());
+        sharing.iter().for_each(|place| self.reach(*place, &mut reached, &mut known));
         let start = reached.iter().min().copied().unwrap_or_default();
         start..reached.iter().max().map_or(start, |place| place + 1)
     }
 
     pub(super) fn reachable(&self, from: usize) -> Vec<usize> {
         let mut all = Vec::new();
-        self.reach(from, &mut all);
+        self.reach(from, &mut all, &mut self.none_known());
         all
     }
 
-    /// Adds a node and what packets come to from there, not beyond those that are in `all`.
-    fn reach(&self, from: usize, all: &mut Vec<usize>) {
-        if all.contains(&from) {
-            return;
-        }
+    /// For each node that it isn't known yet.
+    fn none_known(&self) -> Vec<bool> {
+        vec![false; self.nodes.len()]
+    }
+
+    /// Adds a node and what packets come to from there, not beyond those that are in `all`, which are those
+    /// that are `known`.
+    fn reach(&self, from: usize, all: &mut Vec<usize>, known: &mut [bool]) {
+        let mut add = |node: usize, all: &mut Vec<usize>| {
+            if let Some(known @ false) = known.get_mut(node) {
+                *known = true;
+                all.push(node);
+            }
+        };
         let mut at = all.len();
-        all.push(from);
+        add(from, all);
         while let Some(node) = all.get(at).and_then(|n| self.nodes.get(*n)) {
             for edge in node.wiring.edges.iter().flatten() {
-                if !all.contains(&edge.node) {
-                    all.push(edge.node);
-                }
+                add(edge.node, all);
             }
             at += 1;
         }
