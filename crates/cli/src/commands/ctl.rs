@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const WITH_FILES: Duration = Duration::from_secs(60);
 /// Entries of a page.
 const PAGE: u64 = 1000;
+/// Bytes of the longest answer that is read; reports of thousands of stages have some megabytes.
+const LONGEST_ANSWER: usize = 256 << 20;
 
 pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<Outcome> {
     simple(&args.reach, &json!({ "do": "reload" }))
@@ -77,17 +79,51 @@ impl<'a> Client<'a> {
         };
         let mut line = request.to_string();
         line.push('\n');
-        self.0.get_ref().set_read_timeout(Some(patience))?;
         self.0.get_mut().write_all(line.as_bytes()).map_err(late)?;
-        line.clear();
-        self.0.read_line(&mut line).map_err(late)?;
-        let answer: Value = serde_json::from_str(&line).context("the pipeline has gone away")?;
+        let answer = self.line(patience, LONGEST_ANSWER).map_err(late)?;
+        let answer = answer.with_context(|| {
+            format!("what is at {} answers without end: it is no pipeline", self.1.display())
+        })?;
+        let answer: Value = serde_json::from_slice(&answer).context("the pipeline has gone away")?;
         let ok = answer.get("ok").and_then(Value::as_bool);
         let why = answer.get("error").and_then(Value::as_str).map(str::to_owned);
         match (ok, why, answer) {
             (Some(true), _, Value::Object(fields)) => Ok(fields),
             (_, Some(why), _) => bail!("{why}"),
             _ => bail!("the answer is none of a pipeline"),
+        }
+    }
+}
+
+impl Client<'_> {
+    /// A line, which has to come whole within this time; what there is of it where the connection ends, and
+    /// none if it is longer than `most` bytes.
+    fn line(&mut self, patience: Duration, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let until = slipstream::clock::now() + patience;
+        let mut line = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(slipstream::clock::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.0.get_ref().set_read_timeout(Some(left))?;
+            let read = match self.0.fill_buf() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            let (part, ends) = match read.iter().position(|byte| *byte == b'\n') {
+                Some(at) => (read.get(..=at).unwrap_or(read), true),
+                None => (read, read.is_empty()),
+            };
+            if line.len() + part.len() > most {
+                return Ok(None);
+            }
+            line.extend_from_slice(part);
+            let taken = part.len();
+            self.0.consume(taken);
+            if ends {
+                return Ok(Some(line));
+            }
         }
     }
 }
@@ -257,5 +293,50 @@ fn shown(value: &Value) -> String {
         },
         Value::Array(all) => all.iter().map(shown).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> (Client<'static>, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (Client(BufReader::new(here), Path::new("control")), there)
+    }
+
+    /// Whoever goes on sending, a little at a time or as much as is taken, is left in time.
+    #[test]
+    fn an_answer_without_end_is_not_waited_for() {
+        let (mut client, mut there) = client();
+        let sender = std::thread::spawn(move || while there.write_all(&[b'x'; 4096]).is_ok() {});
+        assert_eq!(client.line(Duration::from_secs(30), 1 << 20).unwrap(), None);
+        drop(client);
+        sender.join().unwrap();
+
+        let (mut client, mut there) = self::client();
+        let sender = std::thread::spawn(move || {
+            while there.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let since = slipstream::clock::now();
+        let error = client.line(Duration::from_millis(200), 1 << 20).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
+        assert!(since.elapsed() < Duration::from_secs(10));
+        drop(client);
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn answers_are_read_line_by_line() {
+        let (mut client, mut there) = client();
+        there.write_all(b"{\"ok\":true}\n{}\nrest").unwrap();
+        drop(there);
+        let mut line = || client.line(Duration::from_secs(30), 12).unwrap();
+        assert_eq!(line().unwrap(), b"{\"ok\":true}\n");
+        assert_eq!(line().unwrap(), b"{}\n");
+        assert_eq!(line().unwrap(), b"rest");
+        assert_eq!(line().unwrap(), b"");
     }
 }

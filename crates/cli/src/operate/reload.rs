@@ -28,22 +28,30 @@ pub(crate) struct Reloaded {
     pub(crate) changes: Vec<String>,
     /// Stages that go by what was read.
     pub(crate) stages: Vec<String>,
+    /// Stages that could not go by it and stay as they were, each with the reason.
+    failed: Vec<(String, String)>,
 }
 
 impl Operation {
     /// Reads the configuration and all files that it names anew. Either all stages go by them from one point
     /// in time on, or none does; of several shards each has a point in time of its own, between two of its
-    /// batches.
+    /// batches. What is not for the data path follows, as the program on an interface does.
     ///
     /// # Errors
-    /// Everything that is wrong with them, or can't change while the pipeline runs, each with its line.
+    /// Everything that is wrong with them, or can't change while the pipeline runs, each with its line; or
+    /// what did not follow, and stays as it was. Another reload tries that again.
     pub(crate) fn reload(&self) -> anyhow::Result<Reloaded> {
         let began = slipstream::clock::now();
         let reloaded = self.try_reload(PATIENCE);
         match &reloaded {
-            Ok(Reloaded { changes, stages }) => {
+            Ok(Reloaded { changes, stages, failed }) => {
                 let (changes, stages) = (changes.join(" "), stages.join(" "));
                 let ms = format!("{:.1}", began.elapsed().as_secs_f64() * 1e3);
+                if !failed.is_empty() {
+                    let why = in_part(failed);
+                    warn!(target: LIVE, changes, stages, ms, "{why}");
+                    return Err(anyhow!(why));
+                }
                 info!(target: LIVE, changes, stages, ms, "reloaded");
             }
             Err(why) => {
@@ -59,7 +67,7 @@ impl Operation {
         let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever asks for the plan meanwhile gets the one that counts: files may be read slowly.
         let plan = self.plan().clone();
-        let new: Plan = (self.read)()?;
+        let mut new: Plan = (self.read)()?;
         let changes = plan.changes(&new)?;
         let mut sharded = self.sharded();
         let shards = sharded.as_ref().map_or(1, |sharded| sharded.shards());
@@ -81,7 +89,7 @@ impl Operation {
         let names = |apart: &Vec<(String, Apart)>| apart.iter().map(|(name, _)| name.clone()).collect();
         let others: Vec<Vec<String>> = apart.iter().map(names).collect();
         // All shards have the same.
-        let all = stages.iter().chain(&others).step_by(shards).flatten().cloned().collect();
+        let mut all: Vec<String> = stages.iter().chain(&others).step_by(shards).flatten().cloned().collect();
         let _attention = self.operator.attention();
         // A shard or section that doesn't answer is found before another one has taken its settings.
         if !self.all_answer(&stages, patience) {
@@ -105,14 +113,26 @@ impl Operation {
                 return Err(anyhow!(NOT_TAKEN));
             }
         }
+        let mut failed: Vec<(String, String)> = Vec::new();
         for (stage, Apart(work)) in apart.into_iter().flatten() {
-            if let Err(why) = work() {
-                warn!(target: LIVE, "`{stage}` stays as it was, though all else was reloaded: {why}");
+            if let Err(why) = work()
+                && !failed.iter().any(|(known, _)| *known == stage)
+            {
+                failed.push((stage, why));
             }
         }
-        let changes = changes.iter().map(|c| format!("{}.{}", c.stage, c.setting)).collect();
+        let went = |stage: &String| !failed.iter().any(|(failed, _)| failed == stage);
+        all.retain(went);
+        let changes = changes.iter().filter(|c| went(&c.stage));
+        let changes = changes.map(|c| format!("{}.{}", c.stage, c.setting)).collect();
+        // The next reload finds that these still go by what they went by.
+        for stage in new.stages.iter_mut().filter(|stage| !went(&stage.name)) {
+            if let Some(old) = plan.stages.iter().find(|old| old.name == stage.name) {
+                stage.settings.clone_from(&old.settings);
+            }
+        }
         *self.plan() = new;
-        Ok(Reloaded { changes, stages: all })
+        Ok(Reloaded { changes, stages: all, failed })
     }
 
     /// Keeps reloads away as long as the result is kept; none where one is under way for longer than this.
@@ -167,6 +187,12 @@ impl Operation {
         drop(sender);
         if all_come(&receiver, expected, patience) { Taken::All } else { offer.withdraw() }
     }
+}
+
+/// Says of a reload which stages stay as they were, and why.
+fn in_part(failed: &[(String, String)]) -> String {
+    let each: Vec<_> = failed.iter().map(|(stage, why)| format!("`{stage}` stays as it was: {why}")).collect();
+    format!("reloaded in part; another reload tries the rest again: {}", each.join("; "))
 }
 
 /// The stages that took their updates in time.
@@ -310,6 +336,63 @@ mod tests {
         run.join().unwrap().unwrap();
         drop(go_on);
         assert!(reader.join().unwrap() > 0);
+    }
+
+    /// How often a stage was to go by a new setting beside the data path; the first time it can't.
+    static TRIES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+    /// What can't be done beside the data path is told as an error, and the next reload of the same text
+    /// tries it again.
+    #[test]
+    fn what_did_not_follow_is_told_and_tried_again() {
+        let counter = slipstream::pipeline::stage_type("counter").unwrap();
+        let reload = slipstream::operate::Reloading {
+            settings: &["rules"],
+            ports: slipstream::operate::Reloading::NO_PORTS,
+            reads_files: |_| false,
+            make: |_, _| {
+                let work = || match TRIES.fetch_add(1, Ordering::Relaxed) {
+                    0 => Err("there is no interface".to_owned()),
+                    _ => Ok(()),
+                };
+                Ok(Box::new(Apart(Box::new(work))))
+            },
+        };
+        let properties = slipstream::pipeline::Properties { reload: Some(reload), ..counter.properties };
+        let mut registry = slipstream::pipeline::built_in();
+        registry.register(slipstream::pipeline::StageType { name: "beside", properties, ..*counter }).unwrap();
+        let rules = Arc::new(Mutex::new("tcp"));
+        let text = rules.clone();
+        let read = move || {
+            let rules = text.lock().unwrap();
+            let graph = format!("paced(rate=1kpps) -> b :: beside(rules=\"{rules}\") -> null");
+            Ok(Plan::from_graph_with(&registry, &graph, None, None, "".as_ref())?)
+        };
+        let plan: Plan = read().unwrap();
+        let operation = Arc::new(Operation::new(&plan, read, |_| serde_json::Value::Null));
+        let options = LiveOptions { operator: operation.operator.clone(), ..LiveOptions::default() };
+        let mut driver = types::driver(plan.build(plan.seeds(None)).unwrap()).live(options);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = thread::spawn(move || {
+            driver.run(&mut |_| match stopped.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        while operation.operator.shards() == 0 {
+            thread::sleep(AGAIN);
+        }
+        *rules.lock().unwrap() = "udp";
+        let answer = super::super::control::answer(&operation, br#"{"do": "reload"}"#);
+        assert!(answer.contains(r#""ok":false"#), "{answer}");
+        assert!(answer.contains("`b` stays as it was: there is no interface"), "{answer}");
+        let reloaded = operation.reload().unwrap();
+        assert_eq!((reloaded.changes, reloaded.stages), (vec!["b.rules".to_owned()], vec!["b".to_owned()]));
+        assert!(operation.reload().unwrap().changes.is_empty());
+        assert_eq!(TRIES.load(Ordering::Relaxed), 2);
+        stop.store(true, Ordering::Relaxed);
+        run.join().unwrap().unwrap();
     }
 
     /// The last stage follows the first.
