@@ -121,7 +121,7 @@ pub(crate) enum Stamp {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pace {
-    /// As fast as it goes, by the capture's own clock.
+    /// As fast as it goes, by the capture's own clock; live: as fast as there is room.
     #[default]
     Fast,
     /// By the wall clock.
@@ -250,9 +250,9 @@ pub(crate) struct Live {
     pub(crate) busy_poll: bool,
     /// Live: where packets come faster than this one after the other, what is held may leave so much later,
     /// and packets may wait for so long where that saves CPU time, so that one waking serves several; 0: each
-    /// packet wakes the engine, and what is due leaves in time.
-    #[arg(long, value_name = "TIME", default_value = "40us")]
-    pub(crate) coalesce: Duration,
+    /// packet wakes the engine, and what is due leaves in time [default: 40us].
+    #[arg(long, value_name = "TIME")]
+    pub(crate) coalesce: Option<Duration>,
     /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own.
     /// Packets that must meet, such as both directions of a connection, are led to the same one, and what
     /// can't be led is refused; `validate` explains it.
@@ -297,10 +297,10 @@ pub(crate) struct Run {
     pub(crate) workers: u16,
     #[command(flatten)]
     pub(crate) live: Live,
-    /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for
-    /// them.
-    #[arg(long, value_enum, default_value = "real")]
-    pub(crate) pace: Pace,
+    /// By which clock packets of captures and generated traffic come [default: real where there are live
+    /// ports, else fast, which takes them as they are and `--workers` threads].
+    #[arg(long, value_enum)]
+    pub(crate) pace: Option<Pace>,
     /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report,
     /// which is what --format json prints at the end (`slipstream top` shows it), /measure, the answers
     /// of `measure` stages, and /healthz for probes. Anyone who reaches the address can read it; without one

@@ -28,6 +28,9 @@ use crate::types;
 use crate::ui::{self, Progress, Request};
 use crate::watch::Watcher;
 
+/// How much later what is held may leave, without `--coalesce`.
+const COALESCE: Duration = Duration::from_micros(40);
+
 /// True where packets come or go by the wall clock.
 pub(crate) fn is_live(plan: &Plan) -> bool {
     plan.stages.iter().any(|s| s.kind.live())
@@ -49,6 +52,9 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if !live && (args.duration.is_some() || args.packets.is_some() || args.busy_poll) {
         bail!("--duration, --packets and --busy-poll are for live ports, such as af_packet:INTERFACE");
     }
+    if !live && args.coalesce.is_some() {
+        bail!("--coalesce is for live ports, such as af_packet:INTERFACE: a replay isn't woken by packets");
+    }
     if !live && args.control.is_some() {
         bail!("--control is for live ports, such as af_packet:INTERFACE");
     }
@@ -67,7 +73,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         duration: args.duration.map(|d| Duration::from_nanos(d.0)),
         packets: args.packets.map(|n| n.0),
         busy_poll: args.busy_poll,
-        coalesce: Duration::from_nanos(args.coalesce.0),
+        coalesce: args.coalesce.map_or(COALESCE, |time| Duration::from_nanos(time.0)),
         cores: args.cores.clone(),
         priority: args.priority,
         ..LiveOptions::default()

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::{Plan, PlannedStage};
-use slipstream::runtime::{RunReport, SourceReport, StageReport};
+use slipstream::runtime::{Pace, RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
 use tracing::warn;
@@ -70,7 +70,11 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     operation.state =
         args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable)).transpose()?;
     options.operator = operation.operator.clone();
-    options.fast = args.pace == cli::Pace::Fast;
+    options.fast = args.pace == Some(cli::Pace::Fast);
+    let slowed_down = args.pace == Some(cli::Pace::Real) && !live::is_live(&plan);
+    if slowed_down && args.workers > 1 {
+        bail!("--pace real goes with one worker where no port is live");
+    }
     if args.poll_log.is_some() {
         if !live::is_live(&plan) {
             bail!("--poll-log is for live ports: a replay doesn't poll");
@@ -98,7 +102,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
     let looks_up_apart = args.workers > 1 && run.has_contexts();
-    let mut driver = run.strict(args.damage.strict).live(options);
+    let pace = if slowed_down { Pace::Real } else { Pace::Fast };
+    let mut driver = run.strict(args.damage.strict).live(options).pace(pace);
     if let Some(address) = args.metrics {
         let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
         ui::tell_metrics(&format!("http://{at}/metrics"));

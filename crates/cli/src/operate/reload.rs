@@ -191,7 +191,8 @@ impl Operation {
 
 /// Says of a reload which stages stay as they were, and why.
 fn in_part(failed: &[(String, String)]) -> String {
-    let each: Vec<_> = failed.iter().map(|(stage, why)| format!("`{stage}` stays as it was: {why}")).collect();
+    let each: Vec<_> =
+        failed.iter().map(|(stage, why)| format!("`{stage}` stays as it was: {why}")).collect();
     format!("reloaded in part; another reload tries the rest again: {}", each.join("; "))
 }
 
@@ -360,7 +361,9 @@ mod tests {
         };
         let properties = slipstream::pipeline::Properties { reload: Some(reload), ..counter.properties };
         let mut registry = slipstream::pipeline::built_in();
-        registry.register(slipstream::pipeline::StageType { name: "beside", properties, ..*counter }).unwrap();
+        registry
+            .register(slipstream::pipeline::StageType { name: "beside", properties, ..*counter })
+            .unwrap();
         let rules = Arc::new(Mutex::new("tcp"));
         let text = rules.clone();
         let read = move || {

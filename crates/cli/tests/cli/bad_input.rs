@@ -179,6 +179,7 @@ fn settings_out_of_range_and_words_that_are_none() {
         (&["--fail-if", "slf_out<one"], &["--fail-if", "one", "number"]),
         (&["--fail-if", "slf_out<nan"], &["--fail-if", "nan", "not a number"]),
         (&["--pace", "real", "--workers", "2"], &["--pace real"]),
+        (&["--coalesce", "40us"], &["--coalesce", "live ports"]),
         (&["--no-such-option"], &["--no-such-option"]),
     ];
     let dir = scratch();
@@ -197,6 +198,21 @@ fn settings_out_of_range_and_words_that_are_none() {
     run(["reframe", text(small()), "null", "--fail-if", "no.such.key<1"])
         .with(2)
         .saying(&["--fail-if", "\"no\""]);
+}
+
+/// What a replay can't do is refused, and nothing is written.
+#[test]
+fn options_of_live_runs_in_a_replay() {
+    let dir = scratch();
+    let out = dir.path().join("out.pcap");
+    for (options, words) in [
+        (&["--coalesce", "40us"][..], ["--coalesce", "live ports"]),
+        (&["--pace", "real", "--workers", "2"], ["--pace real", "one worker"]),
+    ] {
+        let base = ["run", "-i", text(small()), "-o", text(&out), "-e", "reframe"];
+        run(base.iter().chain(options)).with(2).silent().saying(&words);
+        assert_eq!(names(dir.path()), [""; 0], "{options:?} left something behind");
+    }
 }
 
 #[test]

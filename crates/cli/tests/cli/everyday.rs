@@ -93,6 +93,22 @@ fn slips_are_answered_with_what_was_meant() {
     assert_eq!(names(dir.path()), ["a.html"]);
 }
 
+/// A replay goes at the pace of the wall clock where that was asked for, and comes to the same.
+#[test]
+fn a_pipeline_is_replayed_at_the_pace_of_its_packets() {
+    let dir = scratch();
+    let synth = "synth:packets=200,rate=1kpps,flows=4";
+    let replay = |pace: &str| {
+        let out = dir.path().join(pace);
+        let since = slipstream::clock::now();
+        run(["run", "-i", synth, "-o", text(&out), "-e", "reframe(hold=5ms)", "--pace", pace]).with(0);
+        (since.elapsed(), fs::read(out).unwrap())
+    };
+    let (took, packets) = replay("real");
+    assert!(took >= std::time::Duration::from_millis(199), "{took:?}");
+    assert_eq!(packets, replay("fast").1);
+}
+
 /// An error names the file that was asked for, once, and no temporary one.
 #[test]
 fn a_missing_folder_is_named() {

@@ -266,12 +266,13 @@ fn long_solutions_show_that_they_are_under_way() {
 }
 
 /// Whatever takes long behind the reading of a configuration ends with a signal, too, though nothing asks
-/// for signals meanwhile. Here it is the check of a chain that no test would wait for.
+/// for signals meanwhile. Here it is the check of a long chain between a slice and its splice, which looks at
+/// every wire for every stage.
 #[test]
 fn a_check_that_takes_long_can_be_interrupted() {
     let dir = tempfile::tempdir().unwrap();
-    let stages: Vec<String> = (0..20_000).map(|n| format!("c{n} :: counter")).collect();
-    let graph = format!("graph = '''synth -> {} -> null'''\n", stages.join(" -> "));
+    let stages: Vec<String> = (0..50_000).map(|n| format!("c{n} :: counter")).collect();
+    let graph = format!("graph = '''synth -> slice -> {} -> splice -> null'''\n", stages.join(" -> "));
     fs::write(dir.path().join("long.toml"), graph).unwrap();
     let mut child = Command::new(BINARY)
         .args(["validate", "long.toml"])

@@ -81,6 +81,10 @@ struct Mentioned {
     at: BTreeMap<usize, Option<usize>>,
     /// The names whose declarations are wrong.
     wrong: BTreeSet<String>,
+    /// The stages by their names.
+    named: BTreeMap<String, usize>,
+    /// Of a name that several stages were to have, the number that the next one may have behind it.
+    next: BTreeMap<String, usize>,
 }
 
 impl Plan {
@@ -416,7 +420,7 @@ impl Plan {
         if let Some(known) = mentioned.at.get(&mention.at.0) {
             return *known;
         }
-        let stage = self.first_mention(mention, graph, tables, findings);
+        let stage = self.first_mention(mention, graph, tables, mentioned, findings);
         mentioned.at.insert(mention.at.0, stage);
         if declares && stage.is_none() {
             mentioned.wrong.insert(mention.name.clone());
@@ -429,15 +433,17 @@ impl Plan {
         mention: &Mention,
         graph: &Graph,
         tables: &mut BTreeMap<String, Table>,
+        mentioned: &mut Mentioned,
         findings: &mut Vec<Finding>,
     ) -> Option<usize> {
         let span = graph.span(mention.at);
+        let Mentioned { named: stages, next, .. } = mentioned;
         let (mut name, kind_name, kind_span) = match &mention.kind {
             Some((kind, at)) => (mention.name.clone(), kind.clone(), graph.span(*at)),
             None if mention.arguments.is_some() => (mention.name.clone(), mention.name.clone(), span.clone()),
             None => {
-                if let Some(known) = self.stage(&mention.name) {
-                    return Some(known);
+                if let Some(known) = stages.get(&mention.name) {
+                    return Some(*known);
                 }
                 let table = tables.get(&mention.name);
                 let (kind, kind_span) = match table.and_then(|t| t.kind.clone()) {
@@ -447,13 +453,18 @@ impl Plan {
                 (mention.name.clone(), kind, kind_span)
             }
         };
-        if self.stage(&name).is_some() {
+        if stages.contains_key(&name) {
             if mention.kind.is_some() {
                 let finding = Finding::new(&span, format!("stage `{name}` is declared twice"));
                 findings.push(finding.hint("give each its own name"));
                 return None;
             }
-            name = (2..).map(|n| format!("{name}@{n}")).find(|n| self.stage(n).is_none()).unwrap_or(name);
+            // Numbers before this one are given away, and stay so.
+            let next = next.entry(name.clone()).or_insert(2);
+            while stages.contains_key(&format!("{name}@{next}")) {
+                *next += 1;
+            }
+            name = format!("{name}@{next}");
         }
         let Some(kind) = self.registry.get(&kind_name).copied() else {
             findings.push(self.unknown_type(&kind_name, &kind_span, mention, tables));
@@ -470,6 +481,7 @@ impl Plan {
                 Err(finding) => findings.push(finding),
             }
         }
+        stages.insert(name.clone(), self.stages.len());
         let stage = self.planned(name, kind, span, &written, findings);
         self.stages.push(stage);
         Some(self.stages.len() - 1)

@@ -1,6 +1,6 @@
 //! The shape of a graph: where its ends lead, and what each stage is by where it stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::config::{Plan, PlannedStage, Wire};
 use super::diagnostics::Finding;
@@ -90,8 +90,10 @@ impl Plan {
             return;
         }
         let mut both_ends = Vec::new();
+        let fed: HashSet<usize> = wires.iter().map(|w| w.to).collect();
+        let feeding: HashSet<usize> = wires.iter().map(|w| w.from).collect();
         for (i, stage) in self.stages.iter_mut().enumerate() {
-            let (fed, feeds) = (wires.iter().any(|w| w.to == i), wires.iter().any(|w| w.from == i));
+            let (fed, feeds) = (fed.contains(&i), feeding.contains(&i));
             let (inputs, outputs) = (stage.kind.inputs != Ports::None, stage.kind.outputs != Ports::None);
             let two_way = fed && feeds && inputs && outputs && stage.kind.live();
             stage.role = match (fed, feeds) {

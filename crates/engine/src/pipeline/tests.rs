@@ -666,3 +666,30 @@ fn conditions_on_other_settings_can_be_met() {
         }
     }
 }
+
+/// The time to read and check a pipeline grows with the number of its stages, named or not: here are 20,000.
+#[test]
+fn long_chains_are_checked_in_time() {
+    let named: Vec<String> = (0..20_000).map(|n| format!("c{n} :: counter")).collect();
+    let unnamed = vec!["counter()"; 20_000];
+    for graph in [named.join(" -> "), unnamed.join(" -> ")] {
+        let began = slipstream_core::clock::now();
+        let plan = Plan::from_graph(&format!("synth -> {graph} -> null"), None, None, "".as_ref()).unwrap();
+        plan.check().unwrap();
+        assert_eq!(plan.stages.len(), 20_002);
+        assert_eq!(order(&plan.stages, &plan.wires).unwrap().len(), 20_002);
+        // A hundredth of it in an optimized build; looking at every stage for every stage takes minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn stages_without_a_name_are_numbered() {
+    let graph = "in :: synth -> counter@3 :: counter -> counter() -> counter() -> counter() -> out :: null";
+    let plan = Plan::from_graph(graph, None, None, "".as_ref());
+    let names = |plan: Plan| plan.stages.into_iter().map(|s| s.name).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        plan.map(names).unwrap_or_else(|e| e.to_string()),
+        "in counter@3 out counter counter@2 counter@4"
+    );
+}

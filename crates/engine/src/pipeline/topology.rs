@@ -177,8 +177,7 @@ mod tests {
             }
             reached
         };
-        let closes =
-            |w: &Wire| stages[w.to].kind.properties.counts_hops && reachable(w.to).contains(&w.from);
+        let closes = |w: &Wire| stages[w.to].kind.properties.counts_hops && reachable(w.to).contains(&w.from);
         let onwards: Vec<&Wire> = wires.iter().filter(|w| through(stages, w.from) && !closes(w)).collect();
         let slice_of = |i: usize| {
             let splice = Some(&stages[i]).filter(|s| s.kind.properties.payload == Payload::Returns)?;

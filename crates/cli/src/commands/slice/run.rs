@@ -29,7 +29,7 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
             output: Some(args.output.clone()),
         },
         live: args.live.clone(),
-        pace: args.pace,
+        pace: Some(args.pace),
         metrics: None,
         state: None,
         state_unreadable: Unreadable::default(),

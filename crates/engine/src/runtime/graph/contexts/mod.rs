@@ -207,16 +207,19 @@ impl Pipeline {
                 }
             }
         }
-        let worth = |place: usize| {
-            let of = root(&group, place);
-            let members = self.nodes.iter().zip(coming).enumerate();
-            let members =
-                members.filter(|(n, (_, coming))| root(&group, *n) == of && **coming != Numbers::Never);
-            let users = members.map(|(_, (node, _))| node.stage.flow_use()).filter(|uses| uses.words > 0);
-            let (count, alone) =
-                users.fold((0, false), |(count, alone), uses| (count + 1, alone || uses.alone));
-            count > 1 || alone
-        };
+        // Of each group, how many of it use numbers, and whether it is worth it for one alone.
+        let mut users = vec![(0_u32, false); self.nodes.len()];
+        for (place, (node, _)) in
+            self.nodes.iter().zip(coming).enumerate().filter(|(_, (_, c))| **c != Numbers::Never)
+        {
+            let uses = node.stage.flow_use();
+            if let Some((count, alone)) = users.get_mut(root(&group, place)).filter(|_| uses.words > 0) {
+                *count += 1;
+                *alone |= uses.alone;
+            }
+        }
+        let worth =
+            |place: usize| users.get(root(&group, place)).is_some_and(|(count, alone)| *count > 1 || *alone);
         (0..self.nodes.len())
             .map(|place| coming.get(place) != Some(&Numbers::Never) && worth(place))
             .collect()
