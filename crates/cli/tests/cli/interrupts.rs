@@ -177,7 +177,6 @@ fn waiting_for_a_writer_can_be_ended() {
     let start = |words: &[&str]| start_in(dir.path(), words);
     for words in [
         &["analyze", "--report", "out", "pipe"][..],
-        &["recommend", "--report", "out", "pipe"],
         &["reframe", "pipe", "out.pcap"],
         &["reframe", "--preload", "pipe", "out.pcap"],
         &["measure", "--task", "heavy-hitters", "--save", "out", "pipe"],
