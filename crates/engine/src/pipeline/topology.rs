@@ -12,8 +12,8 @@ use super::diagnostics::Finding;
 use super::slicing;
 use slipstream_core::registry::{Payload, Role};
 
-/// The stages in an order in which every wire leads onwards, except those that [close](Ways::closing) a cycle. The
-/// error has the stages that lie on a cycle without a router, or behind one.
+/// The stages in an order in which every wire leads onwards, except those that [close](Ways::closing) a
+/// cycle. The error has the stages that lie on a cycle without a router, or behind one.
 ///
 /// A port that stands at both ends doesn't pass packets on, so that no path leads through it; but a splice
 /// comes behind its slice, also if such a port is between them.

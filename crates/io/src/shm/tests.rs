@@ -40,7 +40,7 @@ fn packet(number: u64, len: usize) -> (Record, Vec<u8>) {
     let record = Record {
         len: len as u32,
         original_len: len as u32 + 4,
-        interface: number as u32 % 5 | if number % 5 == 3 { DROPS } else { 0 },
+        interface: (number as u32 % 5) | if number % 5 == 3 { DROPS } else { 0 },
         link: 1,
         arrival: number << 20,
         time: !number,
