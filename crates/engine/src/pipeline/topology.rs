@@ -81,7 +81,8 @@ impl Ways {
         search(from, |stage, next| next.extend(self.0.get(stage).into_iter().flatten()))
     }
 
-    /// Of each wire, whether it leads back into a router that its packets have come by.
+    /// Of each wire, whether it leads back into a router that its packets have come by. What comes from a
+    /// port at both ends is not what went there.
     fn closing(&self, stages: &[PlannedStage], wires: &[Wire]) -> Vec<bool> {
         let mut into: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, wire) in wires.iter().enumerate() {
@@ -94,7 +95,7 @@ impl Ways {
             let reached: HashSet<usize> = self.reachable(router).into_iter().collect();
             for place in places {
                 if let (Some(wire), Some(closes)) = (wires.get(place), closing.get_mut(place)) {
-                    *closes = reached.contains(&wire.from);
+                    *closes = through(stages, wire.from) && reached.contains(&wire.from);
                 }
             }
         }
@@ -206,6 +207,15 @@ mod tests {
                      -> q :: router(interfaces=[\"x 10.0.1.1/24\"]) -> s :: slice -> p :: splice -> c :: counter \
                      -> out :: null; t :: shm(path=x) -> d :: counter -> t";
         Plan::from_graph(graph, None, None, "".as_ref()).unwrap().stages
+    }
+
+    /// Packets that leave by a port don't come in by it, so that their copies don't come by again either.
+    #[test]
+    fn copies_may_leave_by_a_port_at_both_ends() {
+        let graph = "lan :: af_packet(interface=e1); wan :: af_packet(interface=e2); \
+                     r :: router(interfaces=[\"lan 10.0.0.1/24\", \"wan 10.0.1.1/24\"]); lan -> [lan]r; \
+                     r[lan] -> t :: tee; t[0] -> lan; t[1] -> null; r[wan] -> wan; wan -> [wan]r";
+        Plan::from_graph(graph, None, None, "".as_ref()).unwrap();
     }
 
     proptest::proptest! {
