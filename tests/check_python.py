@@ -576,7 +576,9 @@ else:
             assert sum(batch.num_rows for batch in self.slipstream.packets(whole)) == 1000 and not told
             assert sum(batch.num_rows for batch in self.slipstream.packets(cut)) == 999
         assert [w.category for w in told] == [self.slipstream.DamageWarning] and str(cut) in str(told[0].message), told
-        self.raises(ValueError, lambda: list(self.slipstream.packets(whole, batch_bytes=0)), "batch_bytes=0")
+        self.raises(ValueError, lambda: self.slipstream.packets(whole, batch_bytes=0), "batch_bytes=0")
+        # What can't be read is told by the call, not by the first packet that somebody asks for.
+        self.raises(FileNotFoundError, lambda: self.slipstream.packets("missing.pcap"), "missing.pcap")
 
     def wheel(self):
         """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels`

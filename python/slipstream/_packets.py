@@ -36,7 +36,8 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
     walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the
         part, too.
 
-    Raises as `analyze` does; `CaptureError` also where the part ends where no record does. Warns
+    Raises as `analyze` does, when it is called, and where a record is damaged when it comes to it;
+    `CaptureError` also where the part ends where no record does. Warns
     (`DamageWarning`) where they end with damage, and (`TimeWarning`) where packets have no times that can be.
 
     >>> sum(batch.num_rows for batch in packets("traces/campus.pcap.gz"))
@@ -46,7 +47,11 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
     path = os.fspath(path)
     if batch_bytes < 1:
         raise ValueError(f"batch_bytes={batch_bytes}: a batch has a byte at least")
-    columns, native, number = schema(), _native.Packets(path, tuple(span), walk, strict), 0
+    return _batches(arrow, path, span, _native.Packets(path, tuple(span), walk, strict), batch_bytes)
+
+
+def _batches(arrow: Any, path: str, span: Span, native: _native.Packets, batch_bytes: int) -> Iterator[pyarrow.RecordBatch]:
+    columns, number = schema(), 0
     while True:
         got = native.next(batch_bytes)
         if got is None:

@@ -230,7 +230,8 @@ def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, 
     joined = _joined(spark, tasks, given, groups)
     traces = []
     errors = {one.file: one for one in failed}
-    for file in dict.fromkeys(named):
+    # A file that is named twice counts twice, as `analyze` has it, and is read once.
+    for file in named:
         if file in errors:
             continue
         outcome = joined[file]
@@ -242,7 +243,7 @@ def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, 
             traces.append(Partial.from_bytes(outcome).trace())
     if not traces:
         raise _again(*next(iter((one.file, one.error) for one in errors.values())))
-    return Analysis.of(traces, [errors[file] for file in dict.fromkeys(named) if file in errors])
+    return Analysis.of(traces, [errors[file] for file in named if file in errors])
 
 
 def plan(named: list[str], split: int) -> tuple[list[Part], list[Failed]]:

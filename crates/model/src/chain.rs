@@ -92,11 +92,29 @@ impl Chain<'_> {
         ((left + start).min(self.full()), highest)
     }
 
+    /// Refuses what would take too long.
+    fn check_work(&self) -> Result<(), Error> {
+        // A row is reduced by those of a batch of states, each as long as what comes is more than a batch.
+        let last = self.rows.iter().map(Counts::last).max().unwrap_or(0);
+        let above = last.saturating_sub(self.batch * self.phases).clamp(1, self.states());
+        let work = self.states() as f64 * (self.batch * self.phases) as f64 * above as f64;
+        if work <= MAX_WORK {
+            return Ok(());
+        }
+        Err(Error::TooLarge {
+            what: "the elimination",
+            needed: format!("{work:.1e} additions"),
+            limit: format!("{MAX_WORK:.0e}"),
+            advice: "choose a shorter queue, a smaller batch, or packets that come less unevenly",
+        })
+    }
+
     /// The stationary distribution over the states.
     ///
     /// # Errors
-    /// [`Error::NotUnique`] where there is more than one.
+    /// [`Error::NotUnique`] where there is more than one, [`Error::TooLarge`] where it would take too long.
     pub(crate) fn stationary(&self) -> Result<Vec<f64>, Error> {
+        self.check_work()?;
         let mut work = Elimination {
             // A row reaches down by a batch, from the first phase to the last.
             reduced: (0..(self.batch * self.phases + self.phases - 1).max(1))
@@ -122,6 +140,9 @@ impl Chain<'_> {
         if let Some(place) = q.get_mut(top) {
             *place = 1.0;
         }
+        // How often numbers were scaled down when a state's own was found, and the lowest state that has one.
+        let (mut scaled, mut lowest) = (0u32, top);
+        let mut found_at = vec![0u32; q.len()];
         for (state, (row, leave)) in below.iter().zip(leaves).enumerate().rev() {
             let (lower, upper) = q.split_at_mut(state);
             let Some(here) = upper.first_mut() else { continue };
@@ -129,12 +150,23 @@ impl Chain<'_> {
                 *here /= leave;
             }
             if *here > HUGE {
-                lower.iter_mut().chain(upper.iter_mut()).for_each(|p| *p /= HUGE);
+                // Those above are done with, and are scaled in the end.
+                *here /= HUGE;
+                lower.iter_mut().skip(lowest).for_each(|p| *p /= HUGE);
+                scaled += 1;
             }
-            let weight = upper.first().copied().unwrap_or(0.0);
+            let weight = *here;
+            if let Some(found_at) = found_at.get_mut(state) {
+                *found_at = scaled;
+            }
             for (place, p) in lower.iter_mut().skip(row.from).zip(&row.p) {
                 *place += weight * p;
             }
+            lowest = lowest.min(row.from);
+        }
+        for (p, found_at) in q.iter_mut().zip(found_at) {
+            // After a few times nothing is left of any number.
+            (0..(scaled - found_at).min(4)).for_each(|_| *p /= HUGE);
         }
         let sum: f64 = q.iter().sum();
         q.iter_mut().for_each(|p| *p /= sum);
@@ -151,6 +183,8 @@ impl Chain<'_> {
     }
 }
 
+/// Most additions of one elimination: a minute or two of a core.
+const MAX_WORK: f64 = 2e11;
 /// Back substitution scales its values down above this, so that none overflows; those that underflow are
 /// negligible.
 const HUGE: f64 = 1e200;

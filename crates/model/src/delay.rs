@@ -11,9 +11,13 @@
 //!
 //! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles
 //! are exact to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded.
+//! Waits of very many services have longer bins (`behind`).
 //! Means don't come from the bins: they follow from the flow of packets exactly (`residual`).
 
+use std::ops::Range;
+
 use crate::arrivals::Start;
+use crate::behind::{self, Cells};
 use crate::counts::Counts;
 use crate::model::{Flow, Model};
 use crate::pmf::Pmf;
@@ -33,18 +37,18 @@ const NEAR: usize = 1024;
 pub struct Delay {
     mean_ns: f64,
     slot_ns: f64,
-    /// Slots a bin.
-    bin: usize,
+    /// Where the bins lie.
+    cells: Cells,
     /// Probabilities of the bins.
     pmf: Vec<f64>,
 }
 
 impl Delay {
-    fn new(slot_ns: f64, bin: usize, mean: f64, mut pmf: Vec<f64>) -> Self {
+    fn new(slot_ns: f64, cells: Cells, mean: f64, mut pmf: Vec<f64>) -> Self {
         let sum: f64 = pmf.iter().sum();
         pmf.iter_mut().for_each(|p| *p /= sum);
         pmf.truncate(pmf.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1));
-        Self { mean_ns: mean * slot_ns, slot_ns, bin, pmf }
+        Self { mean_ns: mean * slot_ns, slot_ns, cells, pmf }
     }
 
     /// The mean, ns.
@@ -77,8 +81,9 @@ impl Delay {
 
     /// The time at a share of the way through a bin.
     fn place(&self, k: usize, share: f64) -> f64 {
-        let inside = if self.bin == 1 { 0.0 } else { share * self.bin as f64 - 0.5 };
-        (k as f64 * self.bin as f64 + inside).max(0.0) * self.slot_ns
+        let (start, slots) = self.cells.cell(k);
+        let inside = if slots == 1.0 { 0.0 } else { share * slots - 0.5 };
+        (start + inside).max(0.0) * self.slot_ns
     }
 }
 
@@ -112,32 +117,27 @@ pub(crate) fn delays(
     let during = during_full(rows, p.batch, p.queue.div_ceil(p.batch));
     let places = Places::new(&tables, start, rows, queue_pmf, during.len(), flow, left);
     let full = model.services.last().map(|b| tables.binned(&[(1.0, b)])).unwrap_or_default();
-    let mut wait = Vec::new();
-    let mut sojourn = own_batch(&tables, &places, &during, &full);
-    let mut behind = vec![1.0];
-    for (c, mass) in places.blocks.iter().enumerate() {
-        if c > 0 {
-            behind = convolve(&behind, &full);
-        }
-        if mass.iter().sum::<f64>() < SMALL {
-            continue;
-        }
-        let here = convolve(mass, &behind);
-        if c >= during.len() {
-            add(&mut sojourn, &convolve(&here, &full));
-        }
-        add(&mut wait, &here);
-    }
+    let (blocks, bins) = (places.counts.len(), tables.bins);
+    let cells = Cells::new(tables.bin, bins);
+    let sum =
+        |mass: &mut dyn FnMut(usize) -> Vec<f64>| behind::sum(cells, blocks, &full, behind::fine(bins), mass);
+    let wait = sum(&mut |c| places.block(c));
+    let mut own = own_batch(&tables, &places, &during);
+    let mut sojourn = sum(&mut |c| match own.get_mut(c) {
+        Some(own) => std::mem::take(own),
+        None => convolve(&places.block(c), &full),
+    });
     if sojourn.iter().sum::<f64>() < SMALL {
         // Packets are so rare that what they meet doesn't show: each waits for the poll, and is served.
-        sojourn = convolve(&wait, &tables.own_service(flow));
+        let service = tables.own_service(flow);
+        sojourn = sum(&mut |c| convolve(&places.block(c), &service));
     }
     let mean = |v: usize| model.services.get(v).map_or(0.0, Pmf::mean);
     let own: f64 = flow.batch_pmf.iter().enumerate().map(|(v, q)| v as f64 * q * mean(v)).sum();
     let waited = places.mean_wait(mean(p.batch)) / flow.served;
     (
-        Delay::new(p.slot_ns, tables.bin, waited, wait),
-        Delay::new(p.slot_ns, tables.bin, waited + own / flow.served, sojourn),
+        Delay::new(p.slot_ns, cells, waited, wait),
+        Delay::new(p.slot_ns, cells, waited + own / flow.served, sojourn),
     )
 }
 
@@ -276,14 +276,46 @@ fn push(to: Option<&mut Counts>, n: usize, p: f64) {
 
 /// Positions in the queue of the packets of a poll.
 struct Places {
-    /// By number of full batches before it, then by bin of what is left of the service.
-    blocks: Vec<Vec<f64>>,
+    /// Of those that come when the poll has left nothing: by number of full batches before it, as far as
+    /// there are any, then by bin of what is left of the service.
+    after_empty: Vec<Vec<f64>>,
+    /// Those that come when it has left packets.
+    after_backlog: Option<Backlog>,
+    /// Largest batch β and capacity L.
+    batch: usize,
+    queue: usize,
     /// By bin, then by place from 1 on, as far as a packet's own batch may not be full.
     near: Vec<Vec<f64>>,
     /// Packets by number of full batches before them, exactly.
     counts: Vec<f64>,
     /// Residual service summed over accepted packets, in slots.
     left: f64,
+}
+
+/// Packets that come when a poll has left others behind.
+struct Backlog {
+    /// By j, then by bin of what is left of the service: the j-th packet comes then.
+    left: Vec<Vec<f64>>,
+    /// Probabilities that a poll leaves at least one packet and fewer than so many.
+    fewer: Vec<f64>,
+}
+
+impl Backlog {
+    /// The probability that a poll leaves so many that the j-th packet has `c` full batches before it.
+    fn weight(&self, places: &Places, c: usize, j: usize) -> f64 {
+        let (batch, most) = (places.batch, places.queue.saturating_sub(j));
+        let from = (c * batch + 1).saturating_sub(j).max(1);
+        let to = ((c + 1) * batch).saturating_sub(j).min(most);
+        let at = |y: usize| self.fewer.get(y.min(self.fewer.len() - 1)).copied().unwrap_or(0.0);
+        if to >= from { (at(to + 1) - at(from)).max(0.0) } else { 0.0 }
+    }
+
+    /// The numbers of packets of which the last may have so many full batches before it.
+    fn packets(places: &Places, c: usize, most: usize) -> Range<usize> {
+        // Behind a queue that is full but for a batch, the first one; behind a single packet, the last.
+        let least = (c * places.batch + 1 + places.batch).saturating_sub(places.queue).max(1);
+        least..most.min((c + 1) * places.batch)
+    }
 }
 
 impl Places {
@@ -299,7 +331,10 @@ impl Places {
         let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
         let blocks = queue.div_ceil(batch);
         let mut places = Self {
-            blocks: vec![vec![0.0; t.bins]; blocks],
+            after_empty: Vec::new(),
+            after_backlog: None,
+            batch,
+            queue,
             near: vec![vec![0.0; (near * batch).min(queue) + 1]; t.bins],
             counts: vec![0.0; blocks],
             left: 0.0,
@@ -329,7 +364,11 @@ impl Places {
         let mixture: Vec<(f64, &Pmf)> = queue_pmf.iter().copied().zip(&t.model.services).collect();
         let left = t.left(&t.binned(&mixture));
         for (j, row) in left.iter().enumerate().skip(1) {
-            self.add((j - 1) / batch, 1.0, row);
+            let block = (j - 1) / batch;
+            if block < self.counts.len() {
+                self.after_empty.resize(self.after_empty.len().max(block + 1), vec![0.0; t.bins]);
+                self.after_empty.get_mut(block).into_iter().for_each(|to| add_scaled(to, 0, 1.0, row));
+            }
             for (near, p) in self.near.iter_mut().zip(row) {
                 if let Some(place) = near.get_mut(j) {
                     *place += p;
@@ -340,40 +379,27 @@ impl Places {
 
     /// Packets that come when the poll has left packets in the queue.
     fn add_after_backlog(&mut self, t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64]) {
-        let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
+        let batch = self.batch;
         let behind: &[f64] = queue_pmf.get(batch..).unwrap_or_default();
         if behind.iter().skip(1).sum::<f64>() < SMALL {
             return;
         }
         let Some((service, row)) = t.model.services.last().zip(rows.last()) else { return };
-        // Sums over what was left behind, from 1 packet on.
-        let mut sums = vec![0.0, 0.0];
-        let mut sum = 0.0;
-        sums.extend(behind.iter().skip(1).map(|q| {
-            sum += q;
-            sum
-        }));
-        let between = |from: usize, to: usize| {
-            let at = |y: usize| sums.get(y.min(sums.len() - 1)).copied().unwrap_or(0.0);
-            (at(to + 1) - at(from.max(1))).max(0.0)
-        };
-        let left = t.left(&t.binned(&[(1.0, service)]));
+        let sum = behind.iter().skip(1).scan(0.0, |sum, q| {
+            *sum += q;
+            Some(*sum)
+        });
+        let fewer: Vec<f64> = [0.0, 0.0].into_iter().chain(sum).collect();
+        let backlog = Backlog { left: t.left(&t.binned(&[(1.0, service)])), fewer };
         let tail = row.tail();
-        for j in 1..left.len().max(tail.len()) {
-            let bins = left.get(j).map(Vec::as_slice).unwrap_or_default();
-            let most = queue.saturating_sub(j);
-            for c in (j - 1) / batch..self.blocks.len() {
-                let (from, to) =
-                    ((c * batch + 1).saturating_sub(j), ((c + 1) * batch).saturating_sub(j).min(most));
-                let weight = if to >= from.max(1) { between(from, to) } else { 0.0 };
-                if weight > 0.0 {
-                    self.add(c, weight, bins);
-                    if let (Some(place), Some(more)) = (self.counts.get_mut(c), tail.get(j)) {
-                        *place += weight * more;
-                    }
-                }
-            }
+        let mut counts = std::mem::take(&mut self.counts);
+        for (c, count) in counts.iter_mut().enumerate() {
+            let packets = Backlog::packets(self, c, tail.len());
+            let more = packets.map(|j| backlog.weight(self, c, j) * tail.get(j).copied().unwrap_or(0.0));
+            *count += more.sum::<f64>();
         }
+        self.counts = counts;
+        let left = &backlog.left;
         for (g, near) in self.near.iter_mut().enumerate() {
             let column: Vec<f64> =
                 left.iter().skip(1).map(|row| row.get(g).copied().unwrap_or(0.0)).collect();
@@ -384,12 +410,23 @@ impl Places {
                 add_scaled(near, y + 1 + first, *q, column);
             }
         }
+        self.after_backlog = Some(backlog);
     }
 
-    /// Adds packets with a number of full batches before them; there is no place for those that are lost.
-    fn add(&mut self, block: usize, weight: f64, bins: &[f64]) {
-        let Some(block) = self.blocks.get_mut(block) else { return };
-        block.iter_mut().zip(bins).for_each(|(place, p)| *place += weight * p);
+    /// By bin of what is left of the service: the packets with so many full batches before them, nothing if
+    /// they are too few to show.
+    fn block(&self, c: usize) -> Vec<f64> {
+        let mut block = self.after_empty.get(c).cloned().unwrap_or_default();
+        if let Some(backlog) = &self.after_backlog {
+            for j in Backlog::packets(self, c, backlog.left.len()) {
+                let weight = backlog.weight(self, c, j);
+                if let Some(left) = backlog.left.get(j).filter(|_| weight > 0.0) {
+                    block.resize(block.len().max(left.len()), 0.0);
+                    add_scaled(&mut block, 0, weight, left);
+                }
+            }
+        }
+        if block.iter().sum::<f64>() < SMALL { Vec::new() } else { block }
     }
 
     /// Slots that all packets accepted in a poll wait together.
@@ -415,9 +452,9 @@ fn during_full(rows: &[Counts], batch: usize, blocks: usize) -> Vec<Counts> {
     during
 }
 
-/// The sojourn of packets whose own batch may not be full: of those that have fewer full batches before them
-/// than `during` has entries.
-fn own_batch(t: &Tables<'_>, places: &Places, during: &[Counts], full: &[f64]) -> Vec<f64> {
+/// The sojourn, without the full batches before them, of packets whose own batch may not be full: by number
+/// of full batches, which are fewer than `during` has entries.
+fn own_batch(t: &Tables<'_>, places: &Places, during: &[Counts]) -> Vec<Vec<f64>> {
     let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
     // By size of the own batch, then by bin of what is left of the service.
     let mut sizes = vec![vec![vec![0.0; t.bins]; batch + 1]; during.len()];
@@ -443,17 +480,16 @@ fn own_batch(t: &Tables<'_>, places: &Places, during: &[Counts], full: &[f64]) -
             }
         }
     }
-    // From the most full batches down: each step adds one to all that were there.
-    let mut sojourn = Vec::new();
-    for by_size in sizes.iter().rev() {
-        sojourn = convolve(&sojourn, full);
+    let sojourn = |by_size: &Vec<Vec<f64>>| {
+        let mut sojourn = Vec::new();
         for (mass, service) in by_size.iter().zip(&t.model.services) {
             if mass.iter().sum::<f64>() > SMALL {
                 add(&mut sojourn, &convolve(mass, &t.binned(&[(1.0, service)])));
             }
         }
-    }
-    sojourn
+        sojourn
+    };
+    sizes.iter().map(sojourn).collect()
 }
 
 /// Packets that come after others, and the probabilities of at least so many, which is what makes a batch

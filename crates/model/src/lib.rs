@@ -47,6 +47,7 @@
 #![deny(unsafe_code)]
 
 mod arrivals;
+mod behind;
 mod chain;
 mod compare;
 mod counts;

@@ -151,8 +151,9 @@ impl PollLog {
             if buffer.len() as u64 > MAX_LINE {
                 return Err(wrong(name, number, "the line is too long for a poll"));
             }
-            let line =
-                std::str::from_utf8(&buffer).map_err(|_| wrong(name, number, "it is not text"))?.trim();
+            let line = std::str::from_utf8(&buffer).map_err(|_| wrong(name, number, "it is not text"))?;
+            // Some programs begin a text with a byte order mark.
+            let line = if number == 1 { line.strip_prefix('\u{feff}').unwrap_or(line) } else { line }.trim();
             if let Some(comment) = line.strip_prefix('#') {
                 clock = clock.or_else(|| clock_of(comment));
                 continue;
@@ -254,17 +255,29 @@ struct Columns {
 impl Columns {
     fn of(name: &str, number: u64, header: &str) -> Result<Self, Error> {
         let names: Vec<String> = header.split(',').map(|n| n.trim().to_ascii_lowercase()).collect();
-        let find = |wanted: &[&str]| names.iter().position(|n| wanted.contains(&n.as_str()));
-        let nanoseconds = find(&["time_ns", "t_ns", "time"]);
-        let ticks = find(&["cycles", "t1", "tsc"]);
+        // Which of two columns were meant, nobody knows.
+        let find = |wanted: &[&str]| {
+            let mut found = names.iter().enumerate().filter(|(_, n)| wanted.contains(&n.as_str()));
+            match (found.next(), found.next()) {
+                (Some((_, first)), Some((_, second))) => {
+                    let why = format!(
+                        "the columns {first:?} and {second:?} are both taken for the same; leave one out"
+                    );
+                    Err(wrong(name, number, &why))
+                }
+                (first, _) => Ok(first.map(|(at, _)| at)),
+            }
+        };
+        let nanoseconds = find(&["time_ns", "t_ns", "time"])?;
+        let ticks = find(&["cycles", "t1", "tsc"])?;
         let lacks = |what: &str| wrong(name, number, &format!("the column names lack {what}: {header:?}"));
         Ok(Self {
             time: nanoseconds.or(ticks).ok_or_else(|| lacks("a time (time_ns, or cycles with a clock)"))?,
             ticks: nanoseconds.is_none(),
-            batch: find(&["batch", "v", "vecsize"]).ok_or_else(|| lacks("a batch size (batch)"))?,
-            empty: find(&["empty_before"]),
-            rate: find(&["rate"]),
-            run: find(&["run"]),
+            batch: find(&["batch", "v", "vecsize"])?.ok_or_else(|| lacks("a batch size (batch)"))?,
+            empty: find(&["empty_before"])?,
+            rate: find(&["rate"])?,
+            run: find(&["run"])?,
         })
     }
 
@@ -467,6 +480,25 @@ mod tests {
         assert_eq!(log.batch_pmf(), [5.0 * ninth, ninth, ninth, ninth, ninth]);
         assert_eq!(log.rate_pps(), Some(6.0 / 1100.0 * 1e9));
         assert!(read("time_ns,batch,empty_before\n5,1,-1\n").is_err());
+    }
+
+    /// As spreadsheets write it.
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_column() {
+        let log = read("\u{feff}time_ns,batch\n100,3\n250,0\n").unwrap();
+        assert_eq!(log.runs[0].services().collect::<Vec<_>>(), [(3, 150.0)]);
+        let log = read("\u{feff}# clock 2000 MHz\nt1,v\n100,3\n300,0\n").unwrap();
+        assert_eq!(log.runs[0].services().collect::<Vec<_>>(), [(3, 100.0)]);
+    }
+
+    #[test]
+    fn two_columns_for_the_same_are_refused() {
+        for header in ["time_ns,batch,batch", "time_ns,t_ns,batch", "time_ns,v,batch", "t1,batch,run,Run"] {
+            let error = read(&format!("{header}\n1,2,3,4\n")).unwrap_err().to_string();
+            assert!(error.contains("line 1") && error.contains("both taken for the same"), "{error}");
+        }
+        // Ticks beside the same time in ns say nothing else.
+        assert!(read("time_ns,t1,batch\n1,2,3\n").is_ok());
     }
 
     #[test]

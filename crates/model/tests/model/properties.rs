@@ -420,3 +420,56 @@ fn packets_that_hardly_ever_come_are_served() {
     assert!((60.0..80.0).contains(&(sojourn - wait)), "{wait} {sojourn}");
     assert!(s.sojourn.quantile_ns(1.0) >= s.sojourn.mean_ns());
 }
+
+/// The mean of a distribution as its bins have it: half a bin before the end of each.
+fn mean_of_bins(d: &slipstream_model::Delay) -> f64 {
+    let ends: Vec<(f64, f64)> = d.cdf().collect();
+    let first = ends.first().map_or(0.0, |(at, share)| at * share);
+    first + ends.windows(2).map(|w| (w[0].0 + w[1].0) / 2.0 * (w[1].1 - w[0].1)).sum::<f64>()
+}
+
+/// A batch of one and a queue of twenty thousand: as many full batches before a packet. Work that grew with
+/// the square of these took minutes; a queue that is never near full is that of a shorter one, and the bins
+/// agree with the means, which don't come from bins, where waits are of one service and of thousands.
+#[test]
+fn long_queues_of_small_batches_are_solved() {
+    let bursty = |mean| Interarrival::negative_binomial(mean, 10.0).unwrap();
+    let [long, short] = [20_000, 2000].map(|queue| solve(parameters(queue, 1, bursty(100.0))));
+    for q in [0.1, 0.5, 0.9, 0.99] {
+        let (a, b) = (long.sojourn.quantile_ns(q), short.sojourn.quantile_ns(q));
+        assert!((a / b - 1.0).abs() < 1e-4, "{q}: {a} {b}");
+    }
+    for (mean, cv) in [(67.9, 10.0), (68.0, 2.0), (60.0, 2.0)] {
+        let a = Interarrival::negative_binomial(mean, cv).unwrap();
+        let s = solve(parameters(20_000, 1, a));
+        for d in [&s.wait, &s.sojourn] {
+            let (bins, exact) = (mean_of_bins(d), d.mean_ns());
+            assert!((bins / exact - 1.0).abs() < 1e-3, "{mean} {cv}: {bins} {exact}");
+        }
+    }
+}
+
+/// The longest queue of all where its upper part is never seen: numbers scaled down each time that one grows
+/// too large, all of them, took minutes.
+#[test]
+fn the_longest_queue_is_solved() {
+    let [long, short] = [1 << 20, 64].map(|queue| {
+        solve(Parameters {
+            start: Start::Equilibrium,
+            ..parameters(queue, 1, Interarrival::poisson(100.0).unwrap())
+        })
+    });
+    for (k, p) in short.queue_pmf.iter().enumerate().take(32) {
+        assert!((long.queue_pmf[k] - p).abs() <= 1e-12 * p, "{k}: {} {p}", long.queue_pmf[k]);
+    }
+    assert!(long.p_loss == 0.0 && (long.sojourn.mean_ns() / short.sojourn.mean_ns() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn what_would_take_too_long_is_refused() {
+    let a = Interarrival::negative_binomial(90.0, 10.0).unwrap();
+    let service = ServiceTimes::linear(600.0, 77.0, 100.0).unwrap();
+    let model = Model::new(Parameters { service, ..parameters(1_000_000, 100, a) }).unwrap();
+    let error = model.solve().unwrap_err().to_string();
+    assert!(error.starts_with("the elimination needs ") && error.contains("additions"), "{error}");
+}
