@@ -404,3 +404,31 @@ fn changes_after_a_silence_are_told_of_windows_too() {
     let hitters = measure(&files.path("trace"), &["--window", "2s", "--slide", "1s"]);
     assert!(hitters["epochs"].as_array().unwrap().iter().all(|e| e["packets"] != 0));
 }
+
+/// Two panes with more flows than can be listed: the window of both can't be told, and the others can.
+#[test]
+fn a_window_that_does_not_add_up_fails_alone() {
+    let files = Files::new();
+    let flows = |second: u64| if matches!(second, 3 | 4) { 10_000u64 } else { 10 };
+    let packets: Vec<_> = (0..8)
+        .flat_map(|second| {
+            (0..flows(second)).map(move |n| {
+                packet((second + 1) * SECOND + n, [10, second as u8, (n / 200) as u8, (n % 200) as u8])
+            })
+        })
+        .collect();
+    write(&files.path("trace"), &packets);
+    let words = ["--sketch", "flow-radar", "--memory", "64KiB", "--window", "2s", "--slide", "1s"];
+    let told = measure(&files.path("trace"), &[&words[..], &["--task", "cardinality"]].concat());
+    let starts = |list: &Value| -> Vec<u64> {
+        list.as_array().unwrap().iter().map(|e| e["start_ns"].as_u64().unwrap() / SECOND).collect()
+    };
+    assert_eq!(starts(&told["epochs"]), [0, 1, 2, 3, 5, 6, 7]);
+    assert_eq!(starts(&told["failed"]), [4]);
+    assert!(told["failed"][0]["error"].as_str().unwrap().contains("more flows than can be decoded"));
+    assert_eq!(told["epochs"][1]["estimate"], 20.0);
+    // Nothing can be compared with it.
+    let changes =
+        run(["measure", text(&files.path("trace")), "--task", "heavy-changes"].iter().chain(&words));
+    changes.with(2).saying(["the window from 4000000000 ns"]);
+}

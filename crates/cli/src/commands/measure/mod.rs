@@ -36,7 +36,7 @@ use crate::selection::{encapsulation, first_time};
 use crate::traces::Traces;
 use crate::ui::{self, Progress};
 
-use windows::Sliding;
+use windows::{FailedWindow, Sliding};
 
 /// Packets that several tasks are given at a time.
 const BLOCK: usize = 4096;
@@ -63,6 +63,8 @@ struct Report {
     truncated_at_byte: Option<u64>,
     compared: bool,
     epochs: Vec<EpochResult>,
+    /// Windows that can't be told.
+    failed: Vec<FailedWindow>,
 }
 
 pub(super) fn run(args: &cli::Measure) -> anyhow::Result<Outcome> {
@@ -218,6 +220,7 @@ fn report(
         truncated_at_byte: damage,
         compared: args.compare.is_some(),
         epochs,
+        failed: Vec::new(),
     };
     if save.is_some() || sliding.is_some() {
         let about = Description {
@@ -236,7 +239,15 @@ fn report(
             state::write(&states, file)?;
         }
         if let Some(sliding) = sliding {
-            states.epochs = sliding.windows(&states.epochs, keying.lens())?;
+            let windows = sliding.windows(&states.epochs, keying.lens())?;
+            // Windows are compared with the one before, so that there must be none missing between.
+            if let Some(window) = windows.failed.first().filter(|_| task == Task::HeavyChanges) {
+                bail!("the window from {} ns: {}", window.span.start_ns, window.error);
+            }
+            for window in &windows.failed {
+                warn!("the window from {} ns is left out: {}", window.span.start_ns, window.error);
+            }
+            (states.epochs, report.failed) = (windows.summed, windows.failed);
             if task == Task::HeavyChanges {
                 states.epochs = sliding.with_silence(states.epochs, keying.lens())?;
             }

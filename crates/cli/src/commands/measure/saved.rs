@@ -78,6 +78,7 @@ pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) 
         truncated_at_byte: None,
         compared: false,
         epochs: Vec::with_capacity(saved.epochs.len()),
+        failed: Vec::new(),
     };
     let mut before: Option<&SavedEpoch> = None;
     for epoch in &saved.epochs {

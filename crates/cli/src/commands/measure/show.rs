@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, quantiles, relative_error, wmrd};
 use slipstream_report::{Table, count, number, time};
 use slipstream_sketch::{Confidence, ValueRange};
 
 use super::Report;
+use super::windows::FailedWindow;
 use crate::check::{self, Check};
 use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
@@ -16,25 +19,77 @@ use crate::ui;
 
 /// Prints the result of a task, or those of several, and applies the checks to it.
 pub(super) fn finish(reports: &[Report], format: MeasureFormat, checks: &[Check]) -> anyhow::Result<Outcome> {
-    let result = match reports {
-        [one] => as_json(one),
-        several => json!({ "schema": 1, "tasks": several.iter().map(as_json).collect::<Vec<_>>() }),
-    };
     let each = |show: fn(&Report) -> String| reports.iter().map(show).collect::<Vec<_>>().join("\n");
     match format {
-        MeasureFormat::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
+        MeasureFormat::Json => ui::print(match reports {
+            [one] => serde_json::to_string_pretty(&Json(one))?,
+            several => {
+                serde_json::to_string_pretty(&Tasks { schema: 1, tasks: several.iter().map(Json).collect() })?
+            }
+        })?,
         MeasureFormat::Csv => ui::print(each(as_csv))?,
         MeasureFormat::Table => ui::print(each(as_table))?,
     }
+    // The whole result as values takes many times the memory of what is printed.
+    if checks.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    let result = match reports {
+        [one] => serde_json::to_value(Json(one))?,
+        several => serde_json::to_value(Tasks { schema: 1, tasks: several.iter().map(Json).collect() })?,
+    };
     Ok(match check::failed(checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
 }
 
-fn as_json(r: &Report) -> Value {
+/// Of several tasks.
+#[derive(Serialize)]
+struct Tasks<'a> {
+    schema: u32,
+    tasks: Vec<Json<'a>>,
+}
+
+/// A report as JSON. Of epochs there may be very many: each becomes values when its turn comes.
+struct Json<'a>(&'a Report);
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let r = self.0;
+        let mut map = to.serialize_map(None)?;
+        for (key, value) in figures(r).as_object().into_iter().flatten() {
+            map.serialize_entry(key, value)?;
+        }
+        map.serialize_entry("epochs", &Epochs(&r.epochs))?;
+        // Saved states don't tell.
+        if let Some(packets) = r.clock_backwards {
+            map.serialize_entry("clock_backwards", &packets)?;
+        }
+        if let Some((first, forgotten)) = r.gaps {
+            map.serialize_entry("without_gap", &first)?;
+            map.serialize_entry("forgotten_flows", &forgotten)?;
+        }
+        if !r.failed.is_empty() {
+            let failed = |w: &FailedWindow| json!({ "start_ns": w.span.start_ns, "end_ns": w.span.end_ns, "error": w.error });
+            map.serialize_entry("failed", &r.failed.iter().map(failed).collect::<Vec<_>>())?;
+        }
+        map.end()
+    }
+}
+
+struct Epochs<'a>(&'a [EpochResult]);
+
+impl Serialize for Epochs<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter().map(EpochResult::to_json))
+    }
+}
+
+/// All but the epochs, and what not every report has.
+fn figures(r: &Report) -> Value {
     let per_packet = r.spent_ns.filter(|_| r.packets > 0).map(|ns| ns as f64 / r.packets as f64);
-    let mut all = json!({
+    json!({
         "schema": 1,
         "task": r.task.name(),
         "sketch": r.sketch,
@@ -50,17 +105,7 @@ fn as_json(r: &Report) -> Value {
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
         "truncated_at_byte": r.truncated_at_byte,
-        "epochs": r.epochs.iter().map(EpochResult::to_json).collect::<Vec<_>>(),
-    });
-    // Saved states don't tell.
-    if let (Some(packets), Some(map)) = (r.clock_backwards, all.as_object_mut()) {
-        map.insert("clock_backwards".to_owned(), packets.into());
-    }
-    if let (Some((first, forgotten)), Some(map)) = (r.gaps, all.as_object_mut()) {
-        map.insert("without_gap".to_owned(), first.into());
-        map.insert("forgotten_flows".to_owned(), forgotten.into());
-    }
-    all
+    })
 }
 
 fn as_csv(r: &Report) -> String {

@@ -20,6 +20,21 @@ pub(super) struct Sliding {
     slide_ns: u64,
 }
 
+/// The windows of a trace.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    pub(super) summed: Vec<SavedEpoch>,
+    pub(super) failed: Vec<FailedWindow>,
+}
+
+/// A window of which nothing is known.
+#[derive(Debug)]
+pub(super) struct FailedWindow {
+    pub(super) span: Span,
+    /// Why its panes can't be added up.
+    pub(super) error: String,
+}
+
 impl Sliding {
     /// As the user asks for; none where they ask for epochs.
     pub(super) fn of(args: &cli::Measure) -> anyhow::Result<Option<Self>> {
@@ -53,14 +68,11 @@ impl Sliding {
     }
 
     /// The windows that end with the trace or before, and that any packet came in. One that began before the
-    /// trace did, or in which a pane is partial, is partial.
-    pub(super) fn windows(
-        self,
-        panes: &[SavedEpoch],
-        lens: (usize, usize),
-    ) -> anyhow::Result<Vec<SavedEpoch>> {
+    /// trace did, or in which a pane is partial, is partial. Those whose panes can't be added up stand
+    /// beside.
+    pub(super) fn windows(self, panes: &[SavedEpoch], lens: (usize, usize)) -> anyhow::Result<Windows> {
         let panes: Vec<_> = panes.iter().filter(|pane| pane.span.packets > 0).collect();
-        let (Some(first), Some(last)) = (panes.first(), panes.last()) else { return Ok(Vec::new()) };
+        let (Some(first), Some(last)) = (panes.first(), panes.last()) else { return Ok(Windows::default()) };
         let (begin, end) = (first.span.start_ns, last.span.end_ns);
         let steps = 1..=self.window_ns / self.slide_ns;
         let ends_of = |pane: &&SavedEpoch| {
@@ -86,7 +98,14 @@ impl Sliding {
             sum_states(len, &of_side.collect::<Vec<_>>(), &stretches)
         };
         let states = sums(0, lens.0)?.into_iter().zip(sums(1, lens.1)?);
-        Ok(spans.into_iter().zip(states).map(|(span, (a, b))| SavedEpoch { span, states: [a, b] }).collect())
+        let mut windows = Windows::default();
+        for (span, (four, six)) in spans.into_iter().zip(states) {
+            match four.and_then(|four| Ok([four, six?])) {
+                Ok(states) => windows.summed.push(SavedEpoch { span, states }),
+                Err(error) => windows.failed.push(FailedWindow { span, error: error.to_string() }),
+            }
+        }
+        Ok(windows)
     }
 
     /// The same windows, and one without packets for each stretch of those in which nothing came: it is what
@@ -127,7 +146,7 @@ mod tests {
     fn windows_cover_their_panes() {
         let sliding = Sliding { window_ns: 30, slide_ns: 10 };
         let panes = [pane(100, 1), pane(110, 2), pane(120, 0), pane(200, 4)];
-        let found = sliding.windows(&panes, (4, 16)).unwrap();
+        let found = sliding.windows(&panes, (4, 16)).unwrap().summed;
         let found: Vec<_> = found.iter().map(|w| w.span).collect();
         let got: Vec<_> = found.iter().map(|s| (s.start_ns, s.end_ns, s.packets, s.partial)).collect();
         // Nothing came from 120 to 200: no window lies there alone.
@@ -139,9 +158,9 @@ mod tests {
             (180, 210, 4, false),
         ];
         assert_eq!(got, want);
-        assert!(sliding.windows(&[], (4, 16)).unwrap().is_empty());
+        assert!(sliding.windows(&[], (4, 16)).unwrap().summed.is_empty());
         // What came after that silence is compared with it.
-        let found = sliding.with_silence(sliding.windows(&panes, (4, 16)).unwrap(), (4, 16)).unwrap();
+        let found = sliding.with_silence(sliding.windows(&panes, (4, 16)).unwrap().summed, (4, 16)).unwrap();
         let got: Vec<_> = found.iter().map(|w| (w.span.start_ns, w.span.end_ns, w.span.packets)).collect();
         assert_eq!(got.get(4..), Some(&[(120, 200, 0), (180, 210, 4)][..]));
         assert_eq!(got.len(), want.len() + 1);
