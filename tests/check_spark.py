@@ -290,6 +290,8 @@ class Checks(Package):
         del got["failed"]
         self.same(got, want, "with files that can't be read")
         assert got["traces"][-1]["truncated_at_byte"] == self.command("analyze", cut)["truncated_at_byte"]
+        twice = [several[0], several[1], several[0]]
+        self.same(packets.locality(spark, twice).to_dict(), self.command("analyze", *twice), "a file that is named twice")
         s = self.slipstream
         self.raises(s.CaptureError, lambda: packets.locality(spark, [several[0], text]), str(text), byte=0)
         self.raises(FileNotFoundError, lambda: packets.locality(spark, missing), "missing.pcap")

@@ -430,5 +430,5 @@ fn a_window_that_does_not_add_up_fails_alone() {
     // Nothing can be compared with it.
     let changes =
         run(["measure", text(&files.path("trace")), "--task", "heavy-changes"].iter().chain(&words));
-    changes.with(2).saying(["the window from 4000000000 ns"]);
+    changes.with(2).saying(&["the window from 4000000000 ns"]);
 }
