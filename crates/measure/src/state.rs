@@ -399,7 +399,7 @@ mod tests {
         let fails = Err(MergeError::Undecodable(Kind::FlowRadar));
         assert!(sums[0].is_ok() && sums[1] == fails && sums[2].is_ok());
         let other = state(0..9, 8192);
-        assert!(sum_states(4, &[states[0], &other], &[0..2]).is_err());
+        assert!(sum_states(4, &[states[0], &other], &[0..1, 0..2]).is_err());
     }
 
     #[test]
