@@ -46,9 +46,12 @@ const CHUNK: usize = 1024;
 const EVENTS: usize = 1024;
 /// Chunks that wait for a section at most.
 const WAITING: usize = 16;
+/// The same in a replay, whose chunks are full: packets that are under way then fit into the cache of the
+/// core that stores the next ones in the places of those before.
+const WAITING_IN_REPLAY: usize = 6;
 /// Chunks for which a thread that sleeps is woken in a replay: so many that came, or that there is room for.
 /// Waking another core takes a good part of the time of a chunk.
-const SEVERAL: usize = 4;
+const SEVERAL: usize = 2;
 /// A thread that finds nothing to do looks again after this time, if nobody has woken it before.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -211,6 +214,8 @@ pub(in crate::runtime) struct Sections {
     room: (Mutex<()>, Condvar),
     /// Chunks for which a thread that sleeps is woken.
     several: usize,
+    /// Chunks that wait for a section at most.
+    most: usize,
     /// CPU time of the threads that [`work`](Self::work) here, in ns.
     cpu_ns: AtomicU64,
 }
@@ -331,6 +336,7 @@ impl Pipeline {
             blocked: AtomicUsize::new(0),
             room: Default::default(),
             several: 1,
+            most: WAITING,
             cpu_ns: AtomicU64::new(0),
         })
     }
@@ -363,7 +369,7 @@ impl Sections {
     /// Lets threads that sleep do so until several chunks wait for them, or have room: for replays, where it
     /// doesn't matter when a packet leaves.
     pub(in crate::runtime) fn patient(mut self) -> Self {
-        self.several = SEVERAL;
+        (self.several, self.most) = (SEVERAL, WAITING_IN_REPLAY);
         self
     }
 
@@ -413,7 +419,7 @@ impl Sections {
     }
 
     fn has_room(&self, at: usize) -> bool {
-        self.waiting(at) + self.several <= WAITING
+        self.waiting(at) + self.several <= self.most
     }
 
     /// Sleeps until a thread may find something to do again.
@@ -450,7 +456,7 @@ impl Sections {
                 continue;
             }
             // Chunks that wait here while there is no room behind would leave the cache.
-            let most = if self.own(0).is_empty() { WAITING } else { 1 };
+            let most = if self.own(0).is_empty() { self.most } else { 1 };
             if self.waiting(0) < most {
                 return;
             }
@@ -499,7 +505,7 @@ impl Sections {
     }
 
     fn is_full(&self, at: usize) -> bool {
-        self.waiting(at) >= WAITING
+        self.waiting(at) >= self.most
     }
 
     fn waiting(&self, at: usize) -> usize {
