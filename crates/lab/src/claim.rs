@@ -145,7 +145,10 @@ impl Claim {
         } else {
             Verdict::Contradicted
         };
-        Self::judged(claim, paper, measured, format!("at least {least}; same sign: above {neutral}"), verdict)
+        // What was measured may be the aim of another claim.
+        let rounded = (least * 1000.0).round() / 1000.0;
+        let criterion = format!("at least {rounded}; same sign: above {neutral}");
+        Self::judged(claim, paper, measured, criterion, verdict)
     }
 
     /// A claim that can't be held against what was measured, and why.
@@ -163,6 +166,13 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aims_are_told_in_few_digits() {
+        let criterion = |least| Claim::at_least("", "", 2.0, least, 1.0).criterion;
+        assert_eq!(criterion(1.269_161_800_882), "at least 1.269; same sign: above 1");
+        assert_eq!(criterion(1.84), "at least 1.84; same sign: above 1");
+    }
 
     #[test]
     fn numbers_are_judged_by_tolerance_and_side() {
