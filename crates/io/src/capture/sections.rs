@@ -157,12 +157,10 @@ mod tests {
 
     use super::*;
 
-    fn file(name: &str, bytes: &[u8]) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("slipstream-sections-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join(name);
-        std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
-        path
+    fn file(bytes: &[u8]) -> tempfile::TempPath {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        file.into_temp_path()
     }
 
     /// A pcap of so many records of 1000 bytes.
@@ -203,21 +201,21 @@ mod tests {
         let good = pcap(5_000);
         let want: Vec<u64> = (0..5_000).map(|n| 1_700_000_000 + n).collect();
         for threads in [2, 3, 4] {
-            let path = file("good.pcap", &good);
+            let path = file(&good);
             let sections = Sections::new(&path, threads).unwrap().unwrap();
             assert_eq!(sections.len(), threads);
             assert_eq!(times(&sections), (want.clone(), true));
             assert!(sections.into_reader().unwrap().damage().is_none());
         }
         // Cut off: the damage is the last section's.
-        let path = file("short.pcap", &good[..good.len() - 500]);
+        let path = file(&good[..good.len() - 500]);
         let sections = Sections::new(&path, 2).unwrap().unwrap();
         assert_eq!(times(&sections), (want[..4_999].to_vec(), true));
         assert_eq!(sections.into_reader().unwrap().damage().unwrap().byte, 24 + 4_999 * 1_016);
         // Damaged in the first section: it doesn't end where the second one begins.
         let mut bad = good.clone();
         bad[24 + 1_016 * 100 + 8..][..4].fill(0xff);
-        let path = file("bad.pcap", &bad);
+        let path = file(&bad);
         let sections = Sections::new(&path, 2).unwrap().unwrap();
         assert!(!times(&sections).1);
         assert!(sections.into_reader().is_none());
@@ -225,14 +223,14 @@ mod tests {
 
     #[test]
     fn what_is_better_read_in_one_piece_has_no_sections() {
-        let small = file("small.pcap", &pcap(1_000));
+        let small = file(&pcap(1_000));
         assert!(Sections::new(&small, 2).unwrap().is_none());
-        let large = file("large.pcap", &pcap(5_000));
+        let large = file(&pcap(5_000));
         assert!(Sections::new(&large, 1).unwrap().is_none());
         assert!(Sections::new(&large, 8).unwrap().is_none());
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(&pcap(5_000)).unwrap();
-        let packed = file("packed.pcap.gz", &packed.finish().unwrap());
+        let packed = file(&packed.finish().unwrap());
         assert!(Sections::new(&packed, 2).unwrap().is_none());
         let stopped = Sections::new(&large, 2).unwrap().unwrap();
         assert!(!stopped.read(0, &mut (), |(), _| {}, |(), _| Ok::<_, CaptureError>(false)).unwrap());
