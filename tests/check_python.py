@@ -162,8 +162,8 @@ class Checks:
         self.raises(KeyError, lambda: self.slipstream.analyze(long, progress=lambda *_: {}["x"]))
 
     def inputs(self):
-        """What programs have at hand: buffers, arrays of windows, one class; and results that are copied, or
-        come from other processes."""
+        """Buffers, arrays of windows and one class are taken, as programs have them at hand; results can be
+        copied, and come from other processes."""
         import array
         import copy
         import dataclasses
@@ -577,7 +577,7 @@ else:
             assert sum(batch.num_rows for batch in self.slipstream.packets(cut)) == 999
         assert [w.category for w in told] == [self.slipstream.DamageWarning] and str(cut) in str(told[0].message), told
         self.raises(ValueError, lambda: self.slipstream.packets(whole, batch_bytes=0), "batch_bytes=0")
-        # What can't be read is told by the call, not by the first packet that somebody asks for.
+        # The call tells of a file that can't be read, not the first packet that somebody asks for.
         self.raises(FileNotFoundError, lambda: self.slipstream.packets("missing.pcap"), "missing.pcap")
 
     def wheel(self):

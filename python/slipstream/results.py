@@ -230,7 +230,7 @@ class Analysis:
 
 
 class _Flows:
-    """What a trace's table of flows is made of, where its result came from another process or is a copy."""
+    """A trace's flows, of which its table is made where its result came from another process or is a copy."""
 
     def __init__(self, parquet: bytes) -> None:
         self._parquet = parquet

@@ -28,7 +28,7 @@ use crate::types;
 use crate::ui::{self, Progress, Request};
 use crate::watch::Watcher;
 
-/// How much later what is held may leave, without `--coalesce`.
+/// Packets that are held may leave so much later, without `--coalesce`.
 const COALESCE: Duration = Duration::from_micros(40);
 
 /// True where packets come or go by the wall clock.

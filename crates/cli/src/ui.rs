@@ -186,7 +186,7 @@ static UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// writes to, an interrupt, a request to terminate and a hang-up end the waiting. Behind it they end the
 /// program, unless whoever comes next asks for [`interrupts`] or [`LiveSignals`].
 ///
-/// What has been read may take long to check. Two seconds after a signal the program ends in any case:
+/// A configuration may take long to check. Two seconds after a signal the program ends in any case:
 /// nothing was begun yet that would have to be finished.
 pub(crate) fn reading<T, E: Into<anyhow::Error>>(read: impl FnOnce() -> Result<T, E>) -> anyhow::Result<T> {
     let mut heard = Vec::new();

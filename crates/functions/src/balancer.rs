@@ -58,7 +58,7 @@ pub struct BalancerCounters {
 #[derive(Debug)]
 pub struct Balancer {
     backends: Vec<Backend>,
-    /// What else there is to know of each of them.
+    /// The places of all of them.
     places: Vec<Place>,
     /// The IPv4 addresses of all of them, sorted.
     addresses: Vec<u32>,

@@ -4,9 +4,9 @@
 //! refuses to start programs, to look into other processes, to load modules, to mount, to change users, names
 //! or clocks. A fault by which a packet could have the program do something else is then a way to less.
 //!
-//! What is refused is a list, and all else is allowed: a reload opens files and sockets, and an interface
-//! that comes back is given its program by bpf(2) again. A service has the list of what is allowed from its
-//! unit.
+//! The calls of a list are refused, and all others allowed: a reload opens files and sockets, and an
+//! interface that comes back is given its program by bpf(2) again. A service has the list of what is allowed
+//! from its unit.
 
 use std::io;
 
@@ -214,7 +214,7 @@ mod tests {
         let (before, after, status_then) = thread::spawn(move || {
             let before = started();
             install(0).unwrap();
-            // What it starts is confined like it.
+            // A thread that it starts is confined like it.
             let after = thread::spawn(started).join().unwrap();
             (before, after, status())
         })

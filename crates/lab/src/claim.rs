@@ -145,7 +145,7 @@ impl Claim {
         } else {
             Verdict::Contradicted
         };
-        // What was measured may be the aim of another claim.
+        // A figure that was measured may be the aim of another claim.
         let rounded = (least * 1000.0).round() / 1000.0;
         let criterion = format!("at least {rounded}; same sign: above {neutral}");
         Self::judged(claim, paper, measured, criterion, verdict)

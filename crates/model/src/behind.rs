@@ -19,13 +19,13 @@ pub(crate) fn fine(bins: usize) -> usize {
     CELLS.div_ceil(bins.max(1)).max(BATCHES).next_power_of_two()
 }
 
-/// Where a histogram's cells lie: at first all of one size, then twice as long for every doubling of the
-/// time.
+/// The places of a histogram's cells: at first all are of one size, then they are twice as long for every
+/// doubling of the time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cells {
     /// Slots of the first ones.
     bin: usize,
-    /// How many are of that size: an even number.
+    /// The number of those of that size, which is even.
     even: usize,
 }
 
@@ -59,7 +59,7 @@ impl Cells {
     }
 }
 
-/// A distribution of times: probabilities from `start` on, in bins of 2^`octave`.
+/// A distribution of times: the probabilities of bins from `start` on.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Times {
     start: usize,
@@ -177,7 +177,7 @@ fn pour(cells: Cells, octave: usize, times: &Times, out: &mut Vec<f64>) {
     }
 }
 
-/// What sums are made of.
+/// The parts that sums are made of.
 struct Sums<M> {
     blocks: usize,
     /// 2 to this power batches are the most in bins of their size.
@@ -263,8 +263,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
-        /// Where nothing is made coarser it is the same sum; where it is, no share of packets is moved by
-        /// more than a few bins as they are at its time.
+        /// The sum is the same while nothing is made coarser; else no share of packets is moved by more than
+        /// a few bins as they are at its time.
         #[test]
         fn pairs_of_pairs_are_one_after_the_other(
             full in (0..9usize, prop::collection::vec(0.0..1.0f64, 1..9)),

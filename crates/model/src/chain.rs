@@ -140,7 +140,8 @@ impl Chain<'_> {
         if let Some(place) = q.get_mut(top) {
             *place = 1.0;
         }
-        // How often numbers were scaled down when a state's own was found, and the lowest state that has one.
+        // The times that numbers were scaled down when a state's own was found, and the lowest state that has
+        // one.
         let (mut scaled, mut lowest) = (0u32, top);
         let mut found_at = vec![0u32; q.len()];
         for (state, (row, leave)) in below.iter().zip(leaves).enumerate().rev() {

@@ -37,7 +37,7 @@ const NEAR: usize = 1024;
 pub struct Delay {
     mean_ns: f64,
     slot_ns: f64,
-    /// Where the bins lie.
+    /// The places of the bins.
     cells: Cells,
     /// Probabilities of the bins.
     pmf: Vec<f64>,

@@ -84,7 +84,7 @@ impl Twin {
         if let Some(at) = self.last_of(entry)
             && let Fate::Waiting { ttl, since } = &mut self.all[at].2
         {
-            // What was parked for the same batch has not been handed on yet.
+            // A payload that was parked for the same batch has not been handed on yet.
             if now - *since > max_age && self.began.is_none_or(|began| *since < began) {
                 self.all[at].2 = Fate::Expired;
             } else if again {

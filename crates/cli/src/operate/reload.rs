@@ -273,13 +273,29 @@ impl Offer {
 mod tests {
     use std::fs::{self, File};
     use std::ops::ControlFlow;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
 
-    use slipstream::runtime::LiveOptions;
+    use slipstream::runtime::{Driver, LiveOptions};
 
     use super::*;
     use crate::types;
+
+    /// Runs a pipeline on a thread of its own, until what is returned is called.
+    fn started(mut driver: Driver) -> impl FnOnce() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = thread::spawn(move || {
+            driver.run(&mut |_| match stopped.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        move || {
+            stop.store(true, Ordering::Relaxed);
+            run.join().unwrap().unwrap();
+        }
+    }
 
     /// Settings that nobody takes while the data path waits for a reader aren't taken when it goes on.
     #[test]
@@ -302,15 +318,8 @@ mod tests {
         });
         let options = LiveOptions { operator: operation.operator.clone(), ..LiveOptions::default() };
         let driver = types::driver(plan.build(plan.seeds(None)).unwrap());
-        let mut driver = driver.live(options).monitor(operation.monitor.clone());
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let run = thread::spawn(move || {
-            driver.run(&mut |_| match stopped.load(Ordering::Relaxed) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            })
-        });
+        let driver = driver.live(options).monitor(operation.monitor.clone());
+        let end = started(driver);
         let long = Duration::from_secs(30);
         // It answers until the pipe is full.
         let answers = || operation.operator.visit(0, "fw", Duration::from_millis(300), |_, _| ()).is_some();
@@ -333,17 +342,16 @@ mod tests {
         assert!(!denied(), "it goes by what was refused");
         assert_eq!(operation.try_reload(long).unwrap().stages, ["fw"]);
         assert!(denied());
-        stop.store(true, Ordering::Relaxed);
-        run.join().unwrap().unwrap();
+        end();
         drop(go_on);
         assert!(reader.join().unwrap() > 0);
     }
 
-    /// How often a stage was to go by a new setting beside the data path; the first time it can't.
-    static TRIES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    /// Times that a stage was to go by a new setting beside the data path; the first time it can't.
+    static TRIES: AtomicUsize = AtomicUsize::new(0);
 
-    /// What can't be done beside the data path is told as an error, and the next reload of the same text
-    /// tries it again.
+    /// A change that can't be made beside the data path is told as an error, and the next reload of the same
+    /// text tries it again.
     #[test]
     fn what_did_not_follow_is_told_and_tried_again() {
         let counter = slipstream::pipeline::stage_type("counter").unwrap();
@@ -374,15 +382,8 @@ mod tests {
         let plan: Plan = read().unwrap();
         let operation = Arc::new(Operation::new(&plan, read, |_| serde_json::Value::Null));
         let options = LiveOptions { operator: operation.operator.clone(), ..LiveOptions::default() };
-        let mut driver = types::driver(plan.build(plan.seeds(None)).unwrap()).live(options);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let run = thread::spawn(move || {
-            driver.run(&mut |_| match stopped.load(Ordering::Relaxed) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            })
-        });
+        let driver = types::driver(plan.build(plan.seeds(None)).unwrap()).live(options);
+        let end = started(driver);
         while operation.operator.shards() == 0 {
             thread::sleep(AGAIN);
         }
@@ -394,8 +395,7 @@ mod tests {
         assert_eq!((reloaded.changes, reloaded.stages), (vec!["b.rules".to_owned()], vec!["b".to_owned()]));
         assert!(operation.reload().unwrap().changes.is_empty());
         assert_eq!(TRIES.load(Ordering::Relaxed), 2);
-        stop.store(true, Ordering::Relaxed);
-        run.join().unwrap().unwrap();
+        end();
     }
 
     /// The last stage follows the first.

@@ -351,7 +351,7 @@ impl Saver {
 }
 
 impl Drop for Saver {
-    /// What is written at the end of a run comes behind what was begun before.
+    /// The state of the end of a run is written behind the one that was begun before.
     fn drop(&mut self) {
         if let Some(thread) = self.under_way.take() {
             // One that panicked has said so.

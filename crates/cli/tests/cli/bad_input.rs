@@ -200,7 +200,7 @@ fn settings_out_of_range_and_words_that_are_none() {
         .saying(&["--fail-if", "\"no\""]);
 }
 
-/// What a replay can't do is refused, and nothing is written.
+/// Options that mean nothing in a replay are refused, and nothing is written.
 #[test]
 fn options_of_live_runs_in_a_replay() {
     let dir = scratch();

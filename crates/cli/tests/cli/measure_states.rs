@@ -37,8 +37,17 @@ impl Files {
 }
 
 /// The header of a small-endian capture of Ethernet with times in ns.
+const SECOND: u64 = 1_000_000_000;
+
 const HEADER: [u8; 24] =
     [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
+
+/// The record of a frame at a time in ns.
+fn record(time: u64, frame: &[u8]) -> Vec<u8> {
+    let (seconds, ns, len) = (time / SECOND, time % SECOND, frame.len() as u64);
+    let head = [seconds, ns, len, len].into_iter().flat_map(|word| (word as u32).to_le_bytes());
+    head.chain(frame.iter().copied()).collect()
+}
 
 /// A packet of one IPv4 source at a time in ns.
 fn packet(time: u64, source: [u8; 4]) -> Vec<u8> {
@@ -46,14 +55,7 @@ fn packet(time: u64, source: [u8; 4]) -> Vec<u8> {
     frame.extend([0x45, 0, 0, 20, 0, 0, 0, 0, 64, 61, 0, 0]);
     frame.extend(source);
     frame.extend([192, 0, 2, 1]);
-    let mut record = Vec::new();
-    for word in
-        [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, frame.len() as u32, frame.len() as u32]
-    {
-        record.extend(word.to_le_bytes());
-    }
-    record.extend(frame);
-    record
+    record(time, &frame)
 }
 
 fn write(path: &Path, packets: &[Vec<u8>]) {
@@ -322,17 +324,8 @@ fn packet_of_ipv6(time: u64, source: u8) -> Vec<u8> {
     for last in [source, 99] {
         frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
     }
-    let mut record = Vec::new();
-    for word in
-        [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, frame.len() as u32, frame.len() as u32]
-    {
-        record.extend(word.to_le_bytes());
-    }
-    record.extend(frame);
-    record
+    record(time, &frame)
 }
-
-const SECOND: u64 = 1_000_000_000;
 
 /// The changes of each epoch: key, by how much, which way.
 fn changes(result: &Value) -> Vec<Vec<(String, u64, String)>> {

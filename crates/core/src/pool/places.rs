@@ -27,9 +27,7 @@ impl Pool {
             }
             return (id, class as u8);
         }
-        if self.sibling.is_some()
-            && let Some(id) = self.sort_out(class)
-        {
+        if let Some(id) = self.sort_out(class) {
             return (id, class as u8);
         }
         if self.bump.1 + units > SLAB_UNITS {

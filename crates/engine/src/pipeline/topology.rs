@@ -20,7 +20,7 @@ use slipstream_core::registry::{Payload, Role};
 pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
     let ways = Ways::new(stages, wires);
     let closing = ways.closing(stages, wires);
-    // What each stage has to come before, and for how many others it waits.
+    // The stages that each one has to come before, and the number of those that it waits for.
     let mut behind = vec![Vec::new(); stages.len()];
     let mut waits_for = vec![0_usize; stages.len()];
     let onwards = wires.iter().zip(&closing).filter(|(wire, closes)| !**closes && through(stages, wire.from));

@@ -285,7 +285,7 @@ fn graphs_of_any_shape() {
              r[wan] -> flow_stats -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",
             to_router.display()
         ),
-        // What goes round meets what came later, though nothing holds it.
+        // Packets that go round meet those that came later, though nothing holds them.
         format!(
             "in :: pcap(path=\"{}\") -> [lan]r :: {router}; r[lan] -> l :: pcap(path=lan.pcapng); \
              r[wan] -> limit(rate=20mbps) -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",

@@ -100,7 +100,7 @@ proptest! {
         }
         producer.publish();
         producer.look().unwrap();
-        // What tells of dropped packets is none.
+        // A record that tells of dropped packets is none.
         let packets = twin.iter().filter(|(record, ..)| record.interface & DROPS == 0).count();
         prop_assert_eq!(producer.left(), packets as u64);
         while let Some((record, data, _)) = twin.pop_front() {
@@ -371,7 +371,7 @@ fn packets_in_a_damaged_ring_are_counted() {
         if dies {
             drop((other, back));
         } else {
-            // What was taken until now is known.
+            // The packets that were taken until now are known.
             sender.look_around();
             file.write_at(&u64::MAX.to_le_bytes(), ring.head as u64).unwrap();
         }

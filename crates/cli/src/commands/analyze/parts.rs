@@ -67,7 +67,7 @@ pub(super) fn analyze(
     Ok(analyzed(stretch, args.part.is_some()))
 }
 
-/// What is read or made from its begin to its end, once: stdin, made traffic, a pipe whatever its name.
+/// Returns true if packets are read or made once, from begin to end: stdin, made traffic, any pipe.
 fn is_stream(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name == "-" || name.starts_with("synth:") || reads_once(path)

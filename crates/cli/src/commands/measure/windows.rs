@@ -159,7 +159,7 @@ mod tests {
         ];
         assert_eq!(got, want);
         assert!(sliding.windows(&[], (4, 16)).unwrap().summed.is_empty());
-        // What came after that silence is compared with it.
+        // The window after that silence is compared with it.
         let found = sliding.with_silence(sliding.windows(&panes, (4, 16)).unwrap().summed, (4, 16)).unwrap();
         let got: Vec<_> = found.iter().map(|w| (w.span.start_ns, w.span.end_ns, w.span.packets)).collect();
         assert_eq!(got.get(4..), Some(&[(120, 200, 0), (180, 210, 4)][..]));

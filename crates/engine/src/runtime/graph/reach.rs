@@ -36,7 +36,7 @@ impl Pipeline {
     pub(super) fn find_reunions(&mut self) {
         let meets = |node: &Node| {
             let mut edges = node.wiring.edges.iter().flatten();
-            // What leaves by one port alone meets nothing of its own.
+            // Packets that leave by one port alone meet nothing of their own.
             if edges.clone().nth(1).is_none() {
                 return false;
             }
