@@ -79,9 +79,9 @@ fn refuse_live(name: &str) -> anyhow::Result<()> {
     refuse_misspelt(name)
 }
 
-/// Says that a path leads to what can be read only once and by one reader: a pipe, a socket, a device. Of a
-/// path that leads nowhere the error of opening it tells.
-pub(crate) fn reads_once(path: &Path) -> bool {
+/// Returns true if a path leads to a pipe, a socket or a device: what it has can be read only once, and
+/// nobody knows if it has an end. Of a path that leads nowhere the error of opening it tells.
+pub(crate) fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
 }
 

@@ -1,6 +1,5 @@
 //! `slipstream run`: any pipeline.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -21,7 +20,7 @@ use crate::operate::session_log::{SessionLog, Target};
 use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
-use crate::port::{refuse_misspelt, refuse_unbuilt};
+use crate::port::{is_special, refuse_misspelt, refuse_unbuilt};
 use crate::replace::{Replacement, refuse_shared, would_replace};
 use crate::types;
 use crate::ui::{self, Kept, LiveSignals};
@@ -186,13 +185,10 @@ fn read_anew(plan: &Plan) -> impl Iterator<Item = &Path> {
 /// Refuses to read a pipe, a socket or a device again: nobody knows whether it has an end, and a reload would
 /// wait for it.
 fn refuse_endless(path: &Path) -> anyhow::Result<()> {
-    match fs::metadata(path) {
-        Ok(about) if !about.is_file() && !about.is_dir() => {
-            bail!("{}: this is no regular file, which alone can be read again", path.display())
-        }
-        // Anything else that may be wrong is said when it is read.
-        _ => Ok(()),
+    if is_special(path) {
+        bail!("{}: this is no regular file, which alone can be read again", path.display());
     }
+    Ok(())
 }
 
 fn drops(drops: &Drops) -> Value {

@@ -15,7 +15,7 @@ use super::read::LOOK_EVERY;
 use super::{Analyzed, Output};
 use crate::check;
 use crate::cli::{self, PartOf};
-use crate::port::{Input, reads_once};
+use crate::port::{Input, is_special};
 use crate::replace::{Replacement, refuse_shared};
 use crate::ui::Progress;
 
@@ -70,7 +70,7 @@ pub(super) fn analyze(
 /// Returns true if packets are read or made once, from begin to end: stdin, made traffic, any pipe.
 fn is_stream(path: &Path) -> bool {
     let name = path.to_string_lossy();
-    name == "-" || name.starts_with("synth:") || reads_once(path)
+    name == "-" || name.starts_with("synth:") || is_special(path)
 }
 
 fn span(path: &Path, part: Option<PartOf>) -> anyhow::Result<Span> {

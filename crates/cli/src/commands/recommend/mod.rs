@@ -22,7 +22,7 @@ use super::Outcome;
 use crate::check;
 use crate::cli::model::Process;
 use crate::cli::recommend::{Aim, Recommend};
-use crate::port::reads_once;
+use crate::port::is_special;
 use crate::replace::{Replacement, refuse_shared};
 use crate::ui;
 use curve::Arrived;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     if args.trace.as_os_str() == "-" {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
     }
-    if reads_once(&args.trace) {
+    if is_special(&args.trace) {
         bail!(
             "{}: the trace is read once a hold, and this is no file but can be read only once: name a file",
             args.trace.display()

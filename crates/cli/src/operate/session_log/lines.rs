@@ -12,6 +12,7 @@ use slipstream::operate::SessionEvent;
 use tracing::warn;
 
 use crate::log::LIVE;
+use crate::port::is_special;
 
 /// Bytes that are written at a time, whole lines if they are no longer: a pipe takes all of them or none
 /// (`PIPE_BUF`), so that it is known which it has taken.
@@ -66,9 +67,8 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let straight = fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir());
         // Who talks to whom is not everybody's business.
-        let file = match straight {
+        let file = match is_special(path) {
             true => open_straight(path)?,
             false => OpenOptions::new().create(true).append(true).mode(0o640).open(path)?,
         };
