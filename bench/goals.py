@@ -147,7 +147,7 @@ def web(table, binary, directory, rounds, seconds):
                     bridged(net)
                 else:
                     graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); " + WEB[name]
-                    Middlebox(net, binary, "run", "-e", graph).ready(2)
+                    Middlebox(net, binary, "run", "-e", graph).ready()
                 server = net.start("b", "nginx", "-p", www, "-c", config, "-e", www / "error.log")
                 deadline = time.monotonic() + 5
                 while ":80 " not in net.sh("b", "ss", "-ltn") and time.monotonic() < deadline:

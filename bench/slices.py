@@ -46,7 +46,7 @@ def measure(binary, graph, each, scratch):
     report."""
     with Net(routed=True) as net:
         function(net, scratch)
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(8)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         nginx(net, "b", scratch)
         wanted = scratch / "www/large"
         with open(wanted, "wb") as file:

@@ -44,7 +44,7 @@ SETTLE = 0.15
 def bump(net, binary, hold="64us", *words, graph=None):
     """A reframer in the wire, both ways, at work."""
     graph = graph or f"a -> east :: reframe(hold={hold}) -> b; b -> west :: reframe(hold={hold}) -> a"
-    return Middlebox(net, binary, "run", *JSON, *words, "-e", BOTH_WAYS + graph).ready(2)
+    return Middlebox(net, binary, "run", *JSON, *words, "-e", BOTH_WAYS + graph).ready()
 
 
 def ended(case, box, how=signal.SIGINT):
@@ -139,7 +139,7 @@ def order(case, binary, _):
     with Net() as net:
         near, far = net.wire("a"), net.wire("b")
         box = Middlebox(net, binary, "reframe", "af_packet:ma", "af_packet:mb", "--hold", "20ms", "--burst", "16", *JSON)
-        box.ready(2)
+        box.ready()
         all_packets = 2000
         for number in range(all_packets):
             near.send(udp(net, number, number % 4))
@@ -257,7 +257,7 @@ def too_long(case, binary, _):
     with Net() as net:
         near, far = net.wire("a"), net.wire("b")
         graph = "a :: af_packet(interface=ma, longest=64); a -> out :: af_packet(interface=mb)"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         # Slots are of 2 KiB at least.
         net.ip("a", "link", "set", "dev", "a0", "mtu", 9000)
         net.ip("m", "link", "set", "dev", "ma", "mtu", 9000)
@@ -406,7 +406,7 @@ def captures(case, binary, scratch):
                  f"in :: af_packet(interface=mb) -> pcap(path=\"{into}\")")
         near = net.wire("a")
         since = time.monotonic()
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         got = near.receive(5, lambda f: len(f) == 200, 1000)
         took = time.monotonic() - since
         case.equal(len(got), 1000, "packets that arrived")

@@ -117,7 +117,7 @@ def tracked_wire(net, binary, scratch, table):
     net.ip("b", "route", "add", "10.99.0.0/16", "via", "10.77.0.1")
     graph = WIRE + (f"fw :: firewall(rules=\"{rules}\", connections={table}); lan -> fw; wan -> fw; "
                     "fw -> way :: switch(ports=[\"east: dst net 10.77.0.2/31\"]); way[east] -> wan; way[other] -> lan")
-    return Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+    return Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
 
 
 def mac(net, name):
@@ -213,7 +213,7 @@ def collisions(case, binary, scratch):
         with Net() as net:
             graph = ("in :: af_packet(interface=ma) -> flow_stats(flows=1024) -> meter(per=flow, cir=1gbps, flows=1024) -> "
                      "out :: af_packet(interface=mb)")
-            box = Middlebox(net, binary, "run", *JSON, *words, "-e", graph).ready(2)
+            box = Middlebox(net, binary, "run", *JSON, *words, "-e", graph).ready()
             wire = net.wire("a")
             for flow in chosen:
                 wire.send(packet(net, UDP, *flow))

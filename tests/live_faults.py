@@ -9,7 +9,7 @@ import json
 import signal
 import time
 
-from live_ports import counters, ended, ready
+from live_ports import counters, ended
 from netlink import attached
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -26,8 +26,7 @@ BOTH_WAYS = "a -> reframe(hold=200us) -> b; b -> a"
 
 def box_of(net, binary, door, graph=BOTH_WAYS):
     ports, words = DOORS[door]
-    box = Middlebox(net, binary, "run", *JSON, *words, "-e", ports + graph)
-    return ready(net, box, "ma", "mb") if "xdp" in door else box.ready(2 * (2 if words else 1))
+    return Middlebox(net, binary, "run", *JSON, *words, "-e", ports + graph).ready()
 
 
 def arrives(near, far, net, number, seconds=2):
@@ -168,7 +167,7 @@ def fault_two_processes(case, binary, _):
         with Net() as net:
             near, far = net.wire("a"), net.wire("b")
             graph = f"af_packet(interface=ma{fanout}) -> af_packet(interface=mb)"
-            boxes = [Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2 * (n + 1)) for n in range(2)]
+            boxes = [Middlebox(net, binary, "run", *JSON, "-e", graph).ready() for n in range(2)]
             for number in range(40):
                 near.send(udp(net, number, number))
             got = [number_of(f)[1] for _, f in far.receive(1, is_udp, 40 * times)]

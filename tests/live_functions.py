@@ -99,7 +99,7 @@ def router(case, binary, scratch):
     with Net(routed=True) as net:
         routed(net)
         graph = PORTS + routers(net) + "lan -> [lan]r; wan -> [wan]r; r[lan] -> lan; r[wan] -> wan"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         for target in ("10.77.1.254", "10.77.2.2", "fd77:1::fe", "fd77:2::2"):
             text = net.sh("a", "ping", "-c", "5", "-i", "0.05", "-W", "2", target, check=False)
             case.check("5 received" in text, text)
@@ -137,7 +137,7 @@ def firewall(case, binary, scratch):
         east = f"lan -> east :: firewall(rules=\"{rules}\") -> wan; east[replies] -> lan; "
         west = f"wan -> west :: firewall(rules=\"{rules}\") -> lan"
         near, far = net.wire("a"), net.wire("b")
-        box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + east + west).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + east + west).ready()
         text = net.sh("a", "ping", "-c", "3", "-i", "0.05", "-W", "2", "10.77.0.2", check=False)
         case.check("3 received" in text, text)
         page = nginx(net, "b", scratch)
@@ -167,7 +167,7 @@ def nat(case, binary, scratch):
         net.ip("b", "neigh", "replace", "10.77.0.100", "lladdr", mac(net, "a"), "dev", "b0")
         graph = ("lan -> n :: nat(pool=[10.77.0.100], inside=[192.168.7.0/24], routed=true) -> wan; "
                  "wan -> [outside]n[inside] -> lan")
-        box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready()
         text = net.sh("a", "ping", "-c", "5", "-i", "0.05", "-W", "2", "10.77.0.2", check=False)
         case.check("5 received" in text, text)
         page = nginx(net, "b", scratch)
@@ -200,7 +200,7 @@ def fragments(case, binary, scratch):
             # ARP is no IP: nobody would know which side it belongs to.
             for end, other, address in (("a", "b", "10.77.0.2"), ("b", "a", "10.77.0.1"), ("b", "a", "10.77.0.100")):
                 net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
-            box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready(2)
+            box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready()
             near, far = (net.socket(end, socket.AF_INET, socket.SOCK_DGRAM) for end in "ab")
             near.bind(("10.77.0.1", 4000))
             far.bind(("10.77.0.2", 53))
@@ -254,7 +254,7 @@ def gateway(case, binary, scratch):
             "lan -> [lan]r; r[lan] -> lan; r[wan] -> [inside]n :: nat(pool=[10.77.2.254], inside=[10.77.1.0/24]); "
             "n[outside] -> wan; wan -> [outside]n; n[inside] -> [wan]r"
         )
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         text = net.sh("a", "ping", "-c", "5", "-i", "0.05", "-W", "2", "10.77.2.2", check=False)
         case.check("5 received" in text, text)
         lines = net.sh("a", "traceroute", "-n", "-q", "1", "-w", "2", "-m", "4", "10.77.2.2").splitlines()[1:]

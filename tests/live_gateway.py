@@ -113,7 +113,7 @@ def serve(case, binary, scratch, change, external):
     if not case.check(have(case, "ping", "traceroute", "curl", "nginx", "ss"), "programs that this needs are missing"):
         return
     with Lan() as net:
-        box = Middlebox(net, binary, "run", *JSON, configured(scratch, change)).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, configured(scratch, change)).ready()
         for end in "ac":
             for target in (GATEWAY, OUTER, FAR, GATEWAY6, OUTER6, FAR6):
                 pings(case, net, end, target)
@@ -183,7 +183,7 @@ def restart(case, binary, scratch):
         return
     with Lan() as net:
         net.ip("b", "neigh", "replace", EXTERNAL, "lladdr", "02:00:00:00:00:99", "dev", "b0", "nud", "reachable")
-        box = Middlebox(net, binary, "run", *JSON, configured(scratch)).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, configured(scratch)).ready()
         deadline = time.monotonic() + 5
         net.sh("a", "ping", "-c", "1", "-W", "1", FAR, check=False)
         while "00:02" not in net.sh("b", "ip", "neigh", "show", EXTERNAL) and time.monotonic() < deadline:

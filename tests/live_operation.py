@@ -81,9 +81,9 @@ class Gateway(Controlled):
         ma, mb = (":".join(f"{byte:02x}" for byte in self.net.mac[end]) for end in ("ma", "mb"))
         self.config.write_text(text.format(rules=self.rules, hold=hold, pool=listed, ma=ma, mb=mb))
 
-    def start(self, *words, log=None):
+    def start(self, *words, log=None, watched=False):
         words = ("run", *JSON, "--control", self.socket, *words, self.config)
-        return Middlebox(self.net, self.binary, *words, log=log).ready(2)
+        return Middlebox(self.net, self.binary, *words, log=log, watched=watched).ready()
 
 
 def connect(net, hosts, server=SERVER, port=7000):
@@ -349,17 +349,10 @@ def abuse(case, binary, scratch):
 def log(case, binary, scratch):
     """The log: running, a link that goes down and comes up, the first drop and the denials with their rule; a
     service manager hears that it runs, lives and ends."""
-    heard = scratch / "notify"
-    with Net(routed=True) as net, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(heard))
+    with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
         gateway.rules.write_text("allow tcp\ndeny udp dst port 9\n")
-        with_manager = {**os.environ, "NOTIFY_SOCKET": str(heard), "WATCHDOG_USEC": "5000000"}
-        before = dict(os.environ)
-        os.environ.update(with_manager)
-        box = gateway.start("--log-format", "json", "--log-denied")
-        os.environ.clear()
-        os.environ.update(before)
+        box = gateway.start("--log-format", "json", "--log-denied", watched=True)
         near = net.socket("a", socket.AF_INET, socket.SOCK_DGRAM)
         for number in range(50):
             near.sendto(b"no", (SERVER, 9))
@@ -378,14 +371,9 @@ def log(case, binary, scratch):
                        ("ended", "it was asked to")):
             case.check(wanted in said, f"{wanted} is not among {said}")
         case.check(said.count(("denied", "line 2")) <= 20, "denials are not bounded")
-        manager.settimeout(1)
-        told = []
-        try:
-            while True:
-                told.append(manager.recv(4096).decode())
-        except TimeoutError:
+        while box.hear(1):
             pass
-        case.check(told[:1] == ["READY=1\nSTATUS=running"] and "WATCHDOG=1" in told and told[-1] == "STOPPING=1", f"{told}")
+        case.check(box.told[:1] == ["READY=1\nSTATUS=running"] and "WATCHDOG=1" in box.told and box.told[-1] == "STOPPING=1", f"{box.told}")
 
 
 def unread(case, binary, scratch):

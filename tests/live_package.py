@@ -59,7 +59,7 @@ def package(case, binary, scratch):
                f"--ambient-caps={CAPABILITIES}", program, "run", "--format", "json", "-e", GRAPH)
     with Net() as net:
         near, far = net.wire("a"), net.wire("b")
-        box = Middlebox(net, *service).ready(2)
+        box = Middlebox(net, *service).ready()
         for number in range(20):
             near.send(udp(net, number))
         case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 20)], list(range(20)), "packets that passed")

@@ -10,7 +10,6 @@ import sys
 import time
 
 from live_operation import talk
-from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
 JSON = ("--format", "json")
@@ -19,15 +18,6 @@ PACKETS = int(os.environ.get("SLIPSTREAM_LIVE_PACKETS", 100_000))
 RATE = 25_000
 FLOWS = 64
 AT_ONCE = 25
-
-
-def ready(net, box, *interfaces):
-    """Waits until programs stand on these interfaces, or the box has ended."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end and box.child.poll() is None and not all(attached(net, i) for i in interfaces):
-        time.sleep(0.02)
-    time.sleep(0.2)
-    return box
 
 
 def ended(case, box, how=signal.SIGINT):
@@ -105,11 +95,7 @@ def passes(case, binary, scratch, name, ports, packets, placed, through="reframe
         near = net.wire("a")
         capture = Capture(net, "b", "b0", scratch / f"{name}.pcap")
         graph = f"in :: {ports[0]}; out :: {ports[1]}; in -> {through}out"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph)
-        if "xdp" in ports[0]:
-            ready(net, box, "ma")
-        else:
-            box.ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         rate = stream(net, near, packets)
         got = [number_of(frame) for frame in capture.frames(case)]
         case.equal(len(got), packets, f"{name}: packets that arrived")
@@ -154,7 +140,7 @@ def packet_relay(case, binary, scratch):
     passes(case, binary, scratch, "af_packet, nothing between", ports, PACKETS // 4, False, "")
     with Net() as net:
         near, far = net.wire("a"), net.wire("b")
-        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b").ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b").ready()
         # Runs of plain frames, of frames with a tag that the kernel takes out, and of both in turn.
         tagged = lambda number: number // 200 % 3 == 1 or number // 200 % 3 == 2 and number % 2
         sent = []
@@ -173,7 +159,7 @@ def packet_relay(case, binary, scratch):
             case.equal((left["packets_sent"], left["bytes_sent"]), (report["packets_in"], came["bytes"]), "sent")
     with Net() as net:
         lazy(net)
-        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b; b -> a").ready(4)
+        box = Middlebox(net, binary, "run", *JSON, "-e", "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b; b -> a").ready()
         transfer(case, net, "a", "b", "10.77.0.2")
         transfer(case, net, "b", "a", "10.77.0.1")
         report = ended(case, box)
@@ -190,7 +176,7 @@ def packet_ring_full(case, binary, scratch):
     with Net() as net:
         near, path = net.wire("a"), scratch / "ring-full"
         graph = "a :: af_packet(interface=ma, ring=32) -> b :: af_packet(interface=mb)"
-        box = Middlebox(net, binary, "run", *JSON, "--control", path, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "--control", path, "-e", graph).ready()
         turns, each, told = 20, 100, []
         for _ in range(turns):
             box.child.send_signal(signal.SIGSTOP)
@@ -256,7 +242,7 @@ def super_frames(case, binary, _):
     with Net() as net:
         lazy(net)
         graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe -> b; b -> a"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         transfer(case, net, "a", "b", "10.77.0.2")
         transfer(case, net, "b", "a", "10.77.0.1")
         report = ended(case, box)
@@ -279,7 +265,7 @@ def super_frames_in_tunnels(case, binary, _):
                 net.ip(end, "addr", "add", f"10.78.0.{near}/24", "dev", "vx")
                 net.ip(end, "link", "set", "dev", "vx", "up")
             graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe -> b; b -> a"
-            box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+            box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
             transfer(case, net, "a", "b", "10.78.0.2")
             report = ended(case, box)
             if report:
@@ -294,7 +280,7 @@ def super_frames_out(case, binary, _):
              "b -> reframe(hold=200us, compress=gro) -> a")
     with Net() as net:
         lazy(net)
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         transfer(case, net, "a", "b", "10.77.0.2")
         report = ended(case, box)
         if report:
@@ -332,7 +318,7 @@ def cut_by_the_kernel(case, binary, _):
     with Net() as net:
         net.sh("m", "ethtool", "-K", "mb", "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off")
         box = Middlebox(net, binary, "run", *JSON, "-e", "af_packet(interface=ma) -> reframe(hold=20ms, compress=gro) -> b :: af_packet(interface=mb)")
-        box.ready(2)
+        box.ready()
         near, far = net.wire("a"), net.wire("b")
         kinds = [(v6, udp, tag) for v6 in (False, True) for udp in (False, True) for tag in (b"", b"\x81\0\0\x09")]
         sent = [segment(net, flow, n, 300 if n < 11 else 120, n == 11, *kind) for flow, kind in enumerate(kinds) for n in range(12)]
@@ -355,7 +341,7 @@ def datagrams_out(case, binary, _):
     """Datagrams of one size leave in super-frames, and come to the far socket one by one, each as it was."""
     with Net() as net:
         graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=2ms, compress=gro) -> b; b -> a"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         net.sh("a", "ping", "-c", "1", "-W", "2", "-q", "10.77.0.2")
         far, near = (net.socket(end, socket.AF_INET, socket.SOCK_DGRAM) for end in "ba")
         far.bind(("10.77.0.2", 7077))
@@ -381,8 +367,8 @@ def fanout(case, binary, scratch):
         files = [scratch / f"{n}.pcap" for n in range(2)]
         boxes = [Middlebox(net, binary, "run", *JSON, "-e", f'af_packet(interface=ma, fanout=77) -> pcap(path="{file}")')
                  for file in files]
-        boxes[0].ready(2)
-        time.sleep(0.3)
+        for box in boxes:
+            box.ready()
         flows = 60
         for flow in range(flows):
             frame = udp(net, flow, flow)
@@ -411,7 +397,7 @@ def tap_port(case, binary, _):
     with Net() as net:
         graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; " \
                 "wire -> reframe(hold=500us, compress=gro) -> host"
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
         net.sh("m", "ping", "-c", "20", "-i", "0.01", "-W", "2", "-q", "10.77.0.2")
         transfer(case, net, "m", "b", "10.77.0.2")
@@ -440,20 +426,17 @@ def tap_port(case, binary, _):
         case.check("t0" not in net.sh("m", "ip", "link"), "the interface is still there")
         # One that was made to stay stays, by another name too, and one that is taken away ends the run.
         net.ip("m", "tuntap", "add", "dev", "t1", "mode", "tap")
-        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
-        time.sleep(0.5)
+        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null").ready()
         case.check("UP" in net.sh("m", "ip", "link", "show", "t1"), "it is down")
         ended(case, box, signal.SIGINT)
         for graph in ("tap_interface(interface=t1) -> null", "af_packet(interface=ma) -> tap_interface(interface=t1)"):
-            box = Middlebox(net, binary, "run", *JSON, "-e", graph)
-            time.sleep(0.5)
+            box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
             net.ip("m", "link", "set", "dev", "t1", "down")
             net.ip("m", "link", "set", "dev", "t1", "name", "t4")
             ended(case, box, signal.SIGINT)
             net.ip("m", "link", "set", "dev", "t4", "name", "t1")
         case.check("t1" in net.sh("m", "ip", "link"), "an interface that was to stay is gone")
-        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
-        time.sleep(0.5)
+        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null").ready()
         net.ip("m", "link", "del", "dev", "t1")
         status, _, err = box.wait(10)
         case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
@@ -532,7 +515,7 @@ def other_links(case, binary, scratch):
         # A capture that leads elsewhere is nothing to the port.
         graph = f'pcap(path="{scratch}/101.pcap") -> null; af_packet(interface=ma) -> af_packet(interface=mb)'
         near = net.wire("a")
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         far.receive(0.3)
         near.send(frame)
         case.equal([f for _, f in far.receive(2, is_udp, 1)], [frame], "a frame beside such a capture")

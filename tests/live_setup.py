@@ -35,7 +35,7 @@ def fix_offloads(case, binary, _):
         before = every()
         graph = "af_packet(interface=ma) -> null; af_packet(interface=x0) -> null"
         for how in (signal.SIGINT, signal.SIGTERM):
-            box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", graph).ready(2)
+            box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", graph).ready()
             case.equal(state(), ["off"] * 3, "while it runs")
             ended(case, box, how)
             case.equal(state(), ["on"] * 3, f"after {how.name}")
@@ -66,7 +66,7 @@ def fix_offloads_of_others(case, binary, _):
             net.ip("m", "link", "set", "dev", name, "up")
         net.sh("m", "ethtool", "-K", "x0", "gro", "on")
         before = net.sh("m", "ethtool", "-k", "x1")
-        box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", "af_packet(interface=x0) -> null").ready(1)
+        box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", "af_packet(interface=x0) -> null").ready()
         case.equal(feature(net, "m", "x0", "generic-receive-offload"), "off", "of its own interface")
         case.equal(net.sh("m", "ethtool", "-k", "x1"), before, "of another one")
         ended(case, box)
@@ -77,7 +77,7 @@ def live_capture(case, binary, scratch):
     with Net() as net:
         near = net.wire("a")
         graph = f'af_packet(interface=ma) -> pcap(path="{scratch}/all.pcap")'
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(1)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         for number in range(100):
             near.send(udp(net, number))
         time.sleep(1.6)
@@ -85,7 +85,7 @@ def live_capture(case, binary, scratch):
         got = [frame for frame in records(scratch / "all.pcap") if is_udp(frame)]
         case.equal(len(got), 100, "packets after kill -9")
         graph = f'af_packet(interface=ma) -> pcap(path="{scratch}/part.pcap", rotate_size=2KiB, keep=3)'
-        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(1)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         for number in range(200):
             near.send(udp(net, number))
         time.sleep(0.3)
@@ -103,7 +103,7 @@ def stop_takes_what_came(case, binary, scratch):
         with Net() as net:
             near = net.wire("a")
             path = scratch / f"{kind}.pcap"
-            box = Middlebox(net, binary, "run", *JSON, "-e", f'{kind}(interface=ma) -> pcap(path="{path}")').ready(1)
+            box = Middlebox(net, binary, "run", *JSON, "-e", f'{kind}(interface=ma) -> pcap(path="{path}")').ready()
             box.child.send_signal(signal.SIGSTOP)
             for number in range(800):
                 near.send(udp(net, number))
@@ -124,7 +124,7 @@ def lock_memory(case, binary, _):
         sizes = {}
         for words in ((), ("--lock-memory",), ("--shards", 2, "--lock-memory")):
             graph = "a :: af_packet(interface=ma) -> b :: af_packet(interface=mb)"
-            box = Middlebox(net, binary, "run", *JSON, *words, "-e", graph).ready(2)
+            box = Middlebox(net, binary, "run", *JSON, *words, "-e", graph).ready()
             with open(f"/proc/{box.child.pid}/status", encoding="ascii") as status:
                 kib = {line.split()[0]: int(line.split()[1]) for line in status if line.endswith("kB\n")}
             sizes[words] = kib["VmRSS:"]
@@ -154,7 +154,7 @@ def confined(case, binary, scratch):
         text = 'graph = "a :: af_packet(interface=ma) -> reframe(hold={}us) -> b :: af_packet(interface=mb)"\n'
         config.write_text(text.format(50), encoding="utf-8")
         for words in ((), ("--shards", 2)):
-            box = Middlebox(net, binary, "run", *JSON, *words, "--control", control, config).ready(2)
+            box = Middlebox(net, binary, "run", *JSON, *words, "--control", control, config).ready()
             threads = list(Path(f"/proc/{box.child.pid}/task").iterdir())
             case.check(len(threads) >= 3, f"{words}: {len(threads)} threads")
             for thread in threads:

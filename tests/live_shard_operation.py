@@ -67,7 +67,7 @@ class Gateway(Controlled):
     def start(self, shards=2):
         words = ("run", *JSON, "--shards", shards, "--control", self.socket, "--state", self.state,
                  "--session-log", f"json:{self.log}", "--log-denied", self.config)
-        return Middlebox(self.net, self.binary, *words).ready(2 * shards)
+        return Middlebox(self.net, self.binary, *words).ready()
 
     def connect(self, port=7000):
         return connect(self.net, [f"192.168.7.{n % HOSTS + 1}" for n in range(HOSTS * EACH)], SERVER, port)
@@ -169,7 +169,7 @@ def shard_restart(case, binary, scratch):
             net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
 
         def start(shards, *words):
-            return Middlebox(net, binary, "run", *JSON, "--shards", shards, *words, "-e", graph).ready(2 * shards)
+            return Middlebox(net, binary, "run", *JSON, "--shards", shards, *words, "-e", graph).ready()
 
         box = start(2, "--state", state)
         pairs = connect(net, ["10.77.0.1"] * 30, SERVER)
@@ -201,7 +201,7 @@ def shard_gateway(case, binary, scratch):
         explained = net.sh("m", binary, "validate", "--explain", gate.config)
         case.check("ARP and neighbour discovery go to all shards" in explained, explained)
         words = ("run", *JSON, "--shards", 2, "--control", gate.socket, gate.config)
-        box = Middlebox(net, binary, *words).ready(4)
+        box = Middlebox(net, binary, *words).ready()
         pairs = connect(net, hosts * EACH, live_operation.SERVER)
         count = len(pairs)
         case.equal((exchange(pairs, 0), exchange(pairs, 1)), (count, count), "words of all hosts")

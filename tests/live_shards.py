@@ -9,7 +9,7 @@ import threading
 import time
 
 from live_functions import JSON, PORTS, ended, fetch, have, mac, nginx
-from live_ports import PACKETS, Capture, ready, stream
+from live_ports import PACKETS, Capture, stream
 from netns import Middlebox, Net, checksum, number_of, udp
 
 SHARDS = ("--shards", "2")
@@ -38,8 +38,7 @@ XDP = "ring=8192, buffers=32768"
 
 def start(net, binary, graph):
     """A pipeline on two shards, once it receives."""
-    box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph)
-    return ready(net, box, "ma") if "af_xdp" in graph else box.ready(4)
+    return Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready()
 
 
 def shard_stream(case, binary, scratch):
@@ -212,7 +211,7 @@ def shard_tap(case, binary, _):
     """A TAP interface with several queues on two shards."""
     with Net() as net:
         graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; wire -> host"
-        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready(3)
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready()
         net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
         near = []
         for flow in range(24):
@@ -256,7 +255,7 @@ def shard_trouble(case, binary, scratch):
         text = net.sh("m", binary, "validate", "--explain", "-e", f"af_xdp(interface=ma) -> firewall(rules=\"{rules}\") -> null")
         case.check("handed over" in text and "both directions alike" in text, text)
         # The interface goes: all shards end, with their report.
-        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", f"{port} -> null").ready(2)
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", f"{port} -> null").ready()
         net.ip("m", "link", "del", "dev", "ma")
         status, out, err = box.wait(10)
         case.check(status == 2 and "is gone" in err and "\"shards\"" in out, f"interface taken away: {status} {err}")

@@ -60,7 +60,7 @@ def sliced_function(case, binary, scratch):
     fetches = int(os.environ.get("SLIPSTREAM_SLICE_FILES", "6"))
     with Net(routed=True) as net:
         function(net, scratch)
-        box = Middlebox(net, binary, "run", *JSON, "-e", GRAPH).ready(8)
+        box = Middlebox(net, binary, "run", *JSON, "-e", GRAPH).ready()
         page = nginx(net, "b", scratch)
         for _ in range(fetches):
             fetch(case, net, "http://10.77.2.2/page", page, scratch)

@@ -10,7 +10,7 @@ import time
 
 import netns
 from live_operation import talk
-from live_ports import JSON, PACKETS, ROOM, counters, ended, lazy, passes, ready, refused, transfer
+from live_ports import JSON, PACKETS, ROOM, counters, ended, lazy, passes, refused, transfer
 from netlink import attached
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
@@ -38,7 +38,7 @@ def xdp_killed(case, binary, _):
     both = "a :: af_xdp(interface=ma); b :: af_xdp(interface=mb); a -> reframe -> b; b -> a"
     for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM):
         with Net() as net:
-            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", both), "ma", "mb")
+            box = Middlebox(net, binary, "run", *JSON, "-e", both).ready()
             case.equal((attached(net, "ma"), attached(net, "mb")), (1, 1), "programs while it runs")
             near, far = net.wire("a"), net.wire("b")
             for number in range(300):
@@ -52,7 +52,7 @@ def xdp_killed(case, binary, _):
             # The kernel has its interfaces back, and the next one finds them free.
             net.ip("m", "addr", "add", "10.77.0.7/24", "dev", "ma")
             net.sh("a", "ping", "-c", "1", "-W", "2", "10.77.0.7")
-            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", both), "ma", "mb")
+            box = Middlebox(net, binary, "run", *JSON, "-e", both).ready()
             far.receive(0.2)
             near.send(udp(net, 7777))
             case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 1)], [7777], "a packet through the next one")
@@ -86,8 +86,8 @@ def xdp_trouble(case, binary, scratch):
         ))
         net.ip("m", "link", "set", "dev", "mb", "up")
         near, far = net.wire("a"), net.wire("b")
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e",
-                                   "a :: af_xdp(interface=ma); b :: af_xdp(interface=mb); a -> b; b -> a"), "ma", "mb")
+        both = "a :: af_xdp(interface=ma); b :: af_xdp(interface=mb); a -> b; b -> a"
+        box = Middlebox(net, binary, "run", *JSON, "-e", both).ready()
         # A second one on the same interface.
         child = net.start("m", binary, "reframe", "af_xdp:ma", "null")
         _, err = child.communicate(timeout=10)
@@ -139,7 +139,7 @@ def xdp_trouble(case, binary, scratch):
     # Two processes may have a queue each, but one program stands on an interface.
     with Net() as net:
         queues(net, 2)
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:0", "-o", "null", "-e", "counter"), "ma")
+        box = Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:0", "-o", "null", "-e", "counter").ready()
         child = net.start("m", binary, "reframe", "af_xdp:ma:1", "null")
         _, err = child.communicate(timeout=10)
         case.check(child.returncode == 2 and "has an XDP program already" in err, f"a second program: {err}")
@@ -166,7 +166,7 @@ def xdp_queues(case, binary, _):
                     near.send(udp(net, number, flow))
                 time.sleep(0.002)
 
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", "af_xdp(interface=ma) -> af_xdp(interface=mb)"), "ma")
+        box = Middlebox(net, binary, "run", *JSON, "-e", "af_xdp(interface=ma) -> af_xdp(interface=mb)").ready()
         send()
         got = [number_of(f) for _, f in far.receive(2, is_udp, flows * each)]
         case.equal(len(got), flows * each, "packets by both queues")
@@ -176,7 +176,7 @@ def xdp_queues(case, binary, _):
         report = ended(case, box)
         if report:
             case.equal(counters(report, report["sources"][0]["name"])[0]["queues"], 2, "queues")
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:1", "-o", "af_xdp:mb", "-e", "reframe"), "ma")
+        box = Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:1", "-o", "af_xdp:mb", "-e", "reframe").ready()
         send()
         ours, theirs = (len(wire.receive(1, is_udp)) for wire in (far, kernel))
         case.equal(ours + theirs, flows * each, "packets by one queue, and those that stayed with the kernel")
@@ -217,7 +217,7 @@ def xdp_only_reload(case, binary, scratch):
             rules.write_text("udp dst port 9\n")
             graph = f"a :: af_xdp(interface=ma, only='@{rules}', mode={mode}) -> af_packet(interface=mb)"
             words = ("run", *JSON, *more, "--control", control, "-e", graph)
-            box = ready(net, Middlebox(net, binary, *words), "ma")
+            box = Middlebox(net, binary, *words).ready()
             ask = lambda: talk(control, b'{"do": "reload"}\n', seconds=30)[0]
             name = f"{mode} {more}"
             far.receive(0.2)
@@ -281,7 +281,7 @@ def xdp_only(case, binary, scratch):
             room = "ring=64, buffers=1024, chunk=2048"
             out = "af_packet(interface=mb)" if more or mode == "generic" else f"af_xdp(interface=mb, {room})"
             graph = f"a :: af_xdp(interface=ma, only='@{rules}', mode={mode}, {room}) -> {out}"
-            box = ready(net, Middlebox(net, *(words or ()), program, "run", *JSON, *more, "-e", graph), "ma")
+            box = Middlebox(net, *(words or ()), program, "run", *JSON, *more, "-e", graph).ready()
             name = f"{mode} {more} {words[:1]}"
             case.check(" 0% packet loss" in net.sh("a", "ping", "-c", 3, "-i", 0.2, "10.77.0.9"), f"{name}: pings of the kernel")
             kernel.receive(0.2)
@@ -313,7 +313,7 @@ def xdp_only(case, binary, scratch):
     with Net() as net:
         config, control = scratch / "p.toml", scratch / "control"
         config.write_text(f'graph = "a :: af_xdp -> null"\n[stage.a]\ninterface = "ma"\nonly = "@{rules}"\n')
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "--control", control, config), "ma")
+        box = Middlebox(net, binary, "run", *JSON, "--control", control, config).ready()
         text = config.read_text()
         config.write_text(f"{text}ring = 128\n")
         answer = talk(control, b'{"do": "reload"}\n')[0]
@@ -336,7 +336,7 @@ def xdp_few_buffers(case, binary, _):
         near, far = net.wire("a"), net.wire("b")
         graph = ("a :: af_xdp(interface=ma, ring=512, buffers=1024); b :: af_xdp(interface=mb, ring=512); "
                  "a -> reframe(hold=400ms, burst=256) -> b")
-        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", graph), "ma")
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
         packets = 2400
         for number in range(packets):
             near.send(udp(net, number, number % 8))
@@ -364,7 +364,7 @@ def xdp_offloads(case, binary, _):
                 for end in "ab":
                     net.sh(end, "ethtool", "-K", f"{end}0", "tso", "off", "gso", "off")
             graph = f"a :: af_xdp(interface=ma, mode={mode}); b :: af_xdp(interface=mb, mode={mode}); a -> b; b -> a"
-            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", graph), "ma", "mb")
+            box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
             transfer(case, net, "a", "b", "10.77.0.2")
             report = ended(case, box)
             if report:

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 
 NEEDS = ("ip", "ethtool")
@@ -50,6 +51,9 @@ class Net:
     def __init__(self, mtu=1500, routed=False, queues=1):
         self.spaces = {end: f"slip{os.getpid()}{end}" for end in "amb"}
         self.children = []
+        # Programs of another user find their sockets here.
+        self.scratch = tempfile.TemporaryDirectory(prefix="slip")
+        os.chmod(self.scratch.name, 0o711)
         self.routed = routed
         self.mtu = mtu
         self.queues = queues
@@ -95,6 +99,7 @@ class Net:
                 child.wait()
         for space in self.spaces.values():
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        self.scratch.cleanup()
 
     @staticmethod
     def _ip(*words):
@@ -112,11 +117,11 @@ class Net:
             raise AssertionError(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def start(self, end, *words, out=subprocess.PIPE, err=subprocess.PIPE):
+    def start(self, end, *words, out=subprocess.PIPE, err=subprocess.PIPE, env=None):
         """A command in a namespace that goes on in the background, until the end at the latest. Who says much
         for long has files for `out` and `err`: a pipe is full some time."""
         words = ["ip", "netns", "exec", self.spaces[end], *map(str, words)]
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True)
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, env=env)
         self.children.append(child)
         return child
 
@@ -209,29 +214,46 @@ def number_of(frame):
 
 class Middlebox:
     """The program at work in the middlebox's namespace; its log goes to the file `log`, or is kept in a pipe
-    until the end."""
+    until the end. It tells its manager, which this is, when it is ready; with `watched`, until it ends and
+    that it is alive."""
 
-    def __init__(self, net, binary, *words, log=None):
+    def __init__(self, net, binary, *words, log=None, watched=False):
         self.command = f"slipstream {' '.join(map(str, words))}"
         self.log = log
+        self.watched = watched
+        path = f"{net.scratch.name}/{len(net.children)}"
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(path)
+        os.chmod(path, 0o666)
+        env = os.environ | {"NOTIFY_SOCKET": path} | ({"WATCHDOG_USEC": "5000000"} if watched else {})
         if log:
             with open(log, "w", encoding="utf-8") as into:
-                self.child = net.start("m", binary, *words, err=into)
+                self.child = net.start("m", binary, *words, err=into, env=env)
         else:
-            self.child = net.start("m", binary, *words)
+            self.child = net.start("m", binary, *words, env=env)
             # A log that nobody reads until the end finds room, or lines of it would be left out.
             fcntl.fcntl(self.child.stderr, F_SETPIPE_SZ, 1 << 20)
         self.net = net
+        self.told = []
 
-    def ready(self, sockets):
-        """Waits until it has opened so many packet sockets, or has ended."""
+    def hear(self, seconds):
+        """What it tells within this time, if anything, goes to `told`."""
+        self.manager.settimeout(seconds)
+        try:
+            self.told.append(self.manager.recv(4096).decode())
+            return True
+        except TimeoutError:
+            return False
+
+    def ready(self):
+        """Waits until its ports are open, or it has ended. From then on nobody hears it but who watches
+        it."""
         end = time.monotonic() + 10
         while time.monotonic() < end and self.child.poll() is None:
-            # The first line is a heading.
-            if len(self.net.sh("m", "cat", "/proc/net/packet").splitlines()) > sockets:
-                time.sleep(0.05)
-                return self
-            time.sleep(0.01)
+            if self.hear(0.05) and self.told[-1].startswith("READY=1"):
+                break
+        if not self.watched:
+            self.manager.close()
         return self
 
     def stop(self, how=signal.SIGINT):

@@ -5,6 +5,10 @@ use std::env;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// A manager that is behind is waited for that long: who doesn't read holds up no run.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager, or nobody.
 #[derive(Debug)]
@@ -13,15 +17,20 @@ pub(crate) struct Manager(Option<(UnixDatagram, SocketAddr)>);
 impl Manager {
     /// The one that started this program and wants to be told.
     pub(crate) fn from_environment() -> Self {
-        let open = || {
+        let address = || {
             let name = env::var_os("NOTIFY_SOCKET")?;
-            let address = match name.as_bytes() {
-                [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
-                _ => SocketAddr::from_pathname(&name).ok()?,
-            };
-            Some((UnixDatagram::unbound().ok()?, address))
+            match name.as_bytes() {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
+                _ => SocketAddr::from_pathname(&name).ok(),
+            }
         };
-        Self(open())
+        Self(address().and_then(Self::reaching))
+    }
+
+    fn reaching(address: SocketAddr) -> Option<(UnixDatagram, SocketAddr)> {
+        let socket = UnixDatagram::unbound().ok()?;
+        socket.set_write_timeout(Some(PATIENCE)).ok()?;
+        Some((socket, address))
     }
 
     /// True where it wants to hear now and then that the run is alive (`WatchdogSec=`).
@@ -46,11 +55,16 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("notify");
         let listens = UnixDatagram::bind(&path).unwrap();
-        let address = SocketAddr::from_pathname(&path).unwrap();
-        Manager(Some((UnixDatagram::unbound().unwrap(), address))).tell("READY=1");
+        let manager = Manager(Manager::reaching(SocketAddr::from_pathname(&path).unwrap()));
+        manager.tell("READY=1");
         let mut heard = [0; 64];
         let length = listens.recv(&mut heard).unwrap();
         assert_eq!(&heard[..length], b"READY=1");
+        // It reads no more. What it has no room for is not waited for without an end.
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        while filler.send_to(b"WATCHDOG=1", &path).is_ok() {}
+        manager.tell("READY=1");
         Manager(None).tell("READY=1");
     }
 }
