@@ -61,6 +61,8 @@ pub(super) struct Round {
     pub(super) blocked: bool,
     /// Different times at which packets of live sources came, about.
     pub(super) events: u32,
+    /// The first of these times.
+    pub(super) first: Option<Nanos>,
 }
 
 /// A source, what it has brought, and what of that has not arrived yet.
@@ -80,8 +82,9 @@ pub(super) struct Feed {
     pub(super) room: usize,
     /// Least duration of the last poll, in ns.
     pub(super) least_ns: u64,
-    /// Different times at which the packets of the last poll came, about.
+    /// Different times at which the packets of the last poll came, about, and the first of them.
     events: u32,
+    first: Option<Nanos>,
     /// Nobody looks at the packets that were read last.
     unread: bool,
     /// The source may lead packets straight to the port behind it, and these it did last.
@@ -180,6 +183,7 @@ impl Driver {
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
                 round.events += feed.events;
+                round.first = round.first.into_iter().chain(feed.first).min();
                 round.more |= more;
                 // Packets that went elsewhere count, too.
                 round.busy |= more || (n > 0 && feed.waiting() == 0);
@@ -256,7 +260,7 @@ impl Driver {
         now: Nanos,
     ) -> Result<(usize, bool), RunError> {
         feed.pending.clear();
-        (feed.at, feed.least_ns, feed.events) = (0, 0, 0);
+        (feed.at, feed.least_ns, feed.events, feed.first) = (0, 0, 0, None);
         feed.unread = self.stays_unread(head);
         let relayed = self.relay(head, feed, max, now).unwrap_or(0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
@@ -287,6 +291,8 @@ impl Driver {
             let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return true };
             first.arrival == last.arrival && (self.now..=now).contains(&first.arrival)
         };
+        let first = feed.relayed.first().filter(|_| relayed > 0).map(|those| those.arrival);
+        feed.first = first.or_else(|| feed.pending.frames.first().map(|frame| frame.arrival));
         if relayed > 0 {
             for those in &feed.relayed {
                 feed.events += u32::from(those.arrival.since(before) > AT_ONCE);

@@ -331,7 +331,7 @@ impl Clock for WallTime {
             driver.stay_busy(round.least_ns, self.now);
         }
         if round.busy {
-            self.waiting.came(round.events, self.now);
+            self.waiting.came(round.events, round.first.unwrap_or(self.now), self.now);
             self.fresh = round.least_ns == 0;
             return ControlFlow::Continue(());
         }

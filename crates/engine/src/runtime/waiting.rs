@@ -7,8 +7,9 @@
 //!
 //! - A deadline that is nearer than the lateness is waited for awake; a sleep before one ends that much
 //!   earlier.
-//! - While packets come within the cost of a sleep of each other, the thread stays awake for the next one:
-//!   sleeping would cost more.
+//! - The thread stays awake for the next packet as long as that has paid of late: the times for which it had
+//!   nothing to do are held against a few waits up to the cost of a sleep, and the wait that would have taken
+//!   least CPU time is done. So it stays awake within a burst, and sleeps soon behind it.
 //! - Where they come further apart, but several of them within the time that packets may wait
 //!   ([`coalesce`](super::LiveOptions::coalesce)), what is due may leave when the next packet wakes the
 //!   thread, and a timer is only set for the case that none comes in time ([`Way::Woken`]). Or one waking
@@ -43,8 +44,10 @@ const TRIAL_MOST: u64 = 100_000_000;
 const TRIAL_WEIGHT: u64 = 4;
 /// One trial in so many is of the way that is not the better one.
 const OTHER_EVERY: u32 = 32;
-/// The mean gap follows what is seen by 1/16.
+/// The mean gap, and what waiting awake takes, follow what is seen by 1/16.
 const SMOOTH: u64 = 16;
+/// Waits that are compared: none, and so many parts of the cost of a sleep.
+const PARTS: u64 = 4;
 /// No gap counts for more than this, in ns, so that the mean soon follows traffic that begins.
 const LONGEST_GAP: u64 = 1_000_000;
 
@@ -122,6 +125,47 @@ impl Trials {
     }
 }
 
+/// What waiting awake takes, for each of some times after which the thread would fall asleep: parts of the
+/// cost of a sleep.
+#[derive(Clone, Debug)]
+struct Awake {
+    /// When there was nothing to do for the first time since packets came.
+    since: Option<Nanos>,
+    /// CPU time that it takes until the next packet, in sixteenths of a ns.
+    taken: [u64; PARTS as usize + 1],
+    /// The part that takes least; of several the longest.
+    part: u64,
+}
+
+impl Awake {
+    const NEW: Self = Self { since: None, taken: [0; PARTS as usize + 1], part: PARTS };
+
+    /// The next packet came at `first`, where a sleep takes so many ns.
+    fn ends(&mut self, first: Nanos, cost: u64) {
+        let Some(since) = self.since.take() else { return };
+        let gap = first.since(since);
+        let mut least = u64::MAX;
+        for (taken, part) in self.taken.iter_mut().zip(0..) {
+            *taken = *taken - *taken / SMOOTH + takes(gap, part, cost);
+            if *taken <= least {
+                (least, self.part) = (*taken, part);
+            }
+        }
+    }
+
+    /// Returns true if at `now` it still pays to stay awake.
+    fn pays(&mut self, now: Nanos, cost: u64) -> bool {
+        now.since(*self.since.get_or_insert(now)) < cost * self.part / PARTS
+    }
+}
+
+/// The CPU time that it takes until a packet comes after `gap` ns, by a thread that stays awake for this part
+/// of what a sleep takes.
+fn takes(gap: u64, part: u64, cost: u64) -> u64 {
+    let most = cost * part / PARTS;
+    if gap <= most { gap } else { most + cost }
+}
+
 /// Estimates for the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
@@ -137,6 +181,7 @@ pub(super) struct Waiting {
     gap: u64,
     /// When the last packets came.
     last: Nanos,
+    awake: Awake,
     trials: Trials,
 }
 
@@ -144,11 +189,13 @@ impl Waiting {
     /// Packets may wait so many ns.
     pub(super) fn new(coalesce: u64) -> Self {
         let (lead, cost, sleeps) = (FIRST_LEAD, FIRST_COST, 0);
-        Self { coalesce, lead, cost, sleeps, gap: LONGEST_GAP, last: Nanos(0), trials: Trials::NONE }
+        let (gap, last, awake, trials) = (LONGEST_GAP, Nanos(0), Awake::NEW, Trials::NONE);
+        Self { coalesce, lead, cost, sleeps, gap, last, awake, trials }
     }
 
-    /// A round that began at `now` had packets that came at so many different times.
-    pub(super) fn came(&mut self, events: u32, now: Nanos) {
+    /// A round that began at `now` had packets that came at so many different times, from `first` on.
+    pub(super) fn came(&mut self, events: u32, first: Nanos, now: Nanos) {
+        self.awake.ends(first, self.cost);
         let events = u64::from(events.max(1));
         let gap = (now.since(self.last) / events).min(LONGEST_GAP);
         self.last = now;
@@ -203,7 +250,7 @@ impl Waiting {
     /// The way to wait at `now`, where something is due at `due`; `end` is a time at which the thread must be
     /// awake in any case, such as the end of the run.
     pub(super) fn wait(&mut self, now: Nanos, due: Nanos, end: Nanos) -> Wait {
-        if self.gap < self.cost && now.since(self.last) < self.cost {
+        if self.awake.pays(now, self.cost) {
             self.trials.since = None;
             return Wait::Awake;
         }
@@ -241,8 +288,9 @@ mod tests {
         let mut waiting = Waiting::new(COALESCE);
         let mut now = Nanos(1_000_000_000);
         for _ in 0..1000 {
+            waiting.wait(now, NEVER, NEVER);
             now = now.after(gap);
-            waiting.came(1, now);
+            waiting.came(1, now, now);
             waiting.overslept(late);
             waiting.cost(4_000);
         }
@@ -313,7 +361,7 @@ mod tests {
         let packets = trials * TRIAL;
         for _ in 0..packets {
             *now = now.after(25_000);
-            waiting.came(1, *now);
+            waiting.came(1, *now, *now);
             if waiting.asks() {
                 waiting.spent(*now, cpu);
             }
@@ -352,15 +400,37 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_burst_it_falls_asleep_soon() {
+        let (mut waiting, mut now) = used_to(2_000, 10_000);
+        let mut burst = |waiting: &mut Waiting| {
+            for gap in [900; 20].into_iter().chain([300_000]) {
+                let is_awake = waiting.wait(now, NEVER, NEVER) == Wait::Awake;
+                let later = waiting.wait(now.after(gap.min(1_100)), NEVER, NEVER);
+                now = now.after(gap);
+                waiting.came(1, now, now);
+                if gap > 900 {
+                    return (is_awake, later);
+                }
+            }
+            unreachable!("each ends with a long gap")
+        };
+        assert_eq!(burst(&mut waiting), (true, Wait::Awake), "nothing else is known yet");
+        (0..20).for_each(|_| drop(burst(&mut waiting)));
+        let (awake, later) = burst(&mut waiting);
+        assert!(awake, "within a burst it pays");
+        assert!(matches!(later, Wait::Until(..)), "{later:?}");
+    }
+
+    #[test]
     fn bursts_wake_it_once_each() {
         let mut waiting = Waiting::new(COALESCE);
         let mut now = Nanos(1_000_000_000);
         for _ in 0..100 {
             now = now.after(200_000);
-            waiting.came(1, now);
+            waiting.came(1, now, now);
             // The rest of the burst, in further rounds.
-            waiting.came(1, now.after(1_000));
-            waiting.came(1, now.after(2_000));
+            waiting.came(1, now.after(1_000), now.after(1_000));
+            waiting.came(1, now.after(2_000), now.after(2_000));
         }
         let quiet = now.after(60_000);
         assert!(matches!(waiting.wait(quiet, NEVER, NEVER), Wait::Until(..) | Wait::Whole(_)));
@@ -379,6 +449,21 @@ mod tests {
                 (low * 7 / 8..=high * 9 / 8).contains(&waiting.lead()),
                 "{} of {:?}", waiting.lead(), sorted
             );
+        }
+
+        /// It stays awake for about as long as it takes least CPU time, of all times there are.
+        #[test]
+        fn the_wait_takes_little(gaps in proptest::collection::vec(0u64..20_000, 1..6)) {
+            const COST: u64 = 4_000;
+            let (mut awake, mut now) = (Awake::NEW, Nanos(1_000_000_000));
+            for gap in (0..200).flat_map(|_| &gaps) {
+                awake.pays(now, COST);
+                now = now.after(*gap);
+                awake.ends(now, COST);
+            }
+            let all = |part| gaps.iter().map(|gap| takes(*gap, part, COST)).sum::<u64>();
+            let least = (0..=PARTS).map(all).min().unwrap();
+            prop_assert!(all(awake.part) <= least + least / 2, "{} of {:?}", awake.part, gaps);
         }
 
         /// The cost that it reckons with is about the median.
@@ -405,7 +490,7 @@ mod tests {
             let mut now = Nanos(1_000_000_000);
             for (gap, events) in gaps {
                 now = now.after(gap);
-                waiting.came(events, now);
+                waiting.came(events, now, now);
             }
             let sleeps = match waiting.wait(now, now.after(due), now.after(end)) {
                 Wait::Awake => return Ok(()),
