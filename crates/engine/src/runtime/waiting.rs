@@ -36,6 +36,9 @@ const DOWN: u64 = 1;
 const STEP: u64 = 64;
 /// Packets closer to each other than this come at once, in ns: a burst wakes the thread once.
 pub(super) const AT_ONCE: u64 = 2_000;
+/// Of a sleep that is as long as this, in ns, a timer that was set before may take away half: to set one anew
+/// takes longer than to wake up once in vain, and packets mostly come before.
+const LONG: u64 = 1_000_000;
 /// Packets of a trial, in which the thread waits in one way.
 const TRIAL: u32 = 256;
 /// A trial that takes longer, in ns, says nothing: packets have ceased to come.
@@ -269,6 +272,7 @@ impl Waiting {
         };
         shared.unwrap_or_else(|| match ahead(due.min(end)) {
             None => Wait::Awake,
+            Some(nap) if nap >= LONG => Wait::Until(nap, nap / 2),
             Some(nap) => Wait::Until(nap, nap.saturating_sub(AT_ONCE)),
         })
     }
@@ -350,6 +354,8 @@ mod tests {
         let Wait::Until(nap, keep) = waiting.wait(now, now.after(64_000), NEVER) else { panic!() };
         assert_eq!(nap, 64_000 - waiting.lead());
         assert!(keep <= nap && nap - keep <= AT_ONCE);
+        let Wait::Until(nap, keep) = waiting.wait(now, now.after(10_000_000), NEVER) else { panic!() };
+        assert_eq!((nap, keep), (10_000_000 - waiting.lead(), nap / 2));
         assert_eq!(waiting.wait(now, now.after(5_000), NEVER), Wait::Awake);
         assert_eq!(waiting.wait(now, now, NEVER), Wait::Awake);
     }
