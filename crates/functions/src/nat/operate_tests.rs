@@ -429,6 +429,29 @@ fn sessions_by_external_addresses_follow_the_settings() {
     assert_eq!(nat.nat.outbound(&to_host, now), Verdict::Drop(DropReason::NoMapping), "nobody is there");
 }
 
+/// Sessions between inside hosts end with a restart whose settings don't let them be any more.
+#[test]
+fn a_restart_brings_no_session_back_between_hosts_that_may_not_reach_each_other() {
+    let now = Nanos(1_000 * SECOND);
+    let mut before = stage(&config(&["192.0.2.1"]));
+    let other = external(before.nat.outbound(&packet(17, 2, 5001, 1, 0), now)).unwrap();
+    let from = Tuple::of(packet(17, 1, 5002, 1, 0).key);
+    let key = Tuple { dst: other.0, dst_port: other.1, ..from }.key();
+    let hairpin = Packet { key, kind: Kind::Opens, tcp_flags: 0 };
+    assert!(matches!(before.nat.outbound(&hairpin, now), Verdict::Rewrite { .. }));
+    let state = saved(&before, now);
+    let restart = |hairpin: bool| {
+        let mut after = stage(&NatConfig { hairpin, ..config(&["192.0.2.1"]) });
+        let restored = state.iter().filter(|(table, record)| after.restore(*table, record, 0, now)).count();
+        (after, restored)
+    };
+    let (mut may, all) = restart(true);
+    assert!(matches!(may.nat.outbound(&hairpin, now), Verdict::Rewrite { .. }));
+    let (mut after, restored) = restart(false);
+    assert_eq!((all, restored), (state.len(), state.len() - 1));
+    assert_eq!(after.nat.outbound(&hairpin, now), Verdict::Drop(DropReason::Hairpin));
+}
+
 /// An operator takes a mapping out that strangers keep, as he does a session.
 #[test]
 fn a_mapping_without_sessions_is_taken_out() {

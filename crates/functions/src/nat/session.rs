@@ -325,7 +325,9 @@ impl Nat {
     pub(super) fn restore_session(&mut self, saved: &Saved, until: Nanos, now: Nanos) -> bool {
         let Saved { from, external, tcp, marks, .. } = *saved;
         let (inside, hash) = (from.key(), self.sessions.hash(&from.key()));
+        let leads_inside = self.mappings.owns(from.dst);
         if !self.mappings.fits(&self.config, &from, external)
+            || (leads_inside && !self.config.hairpin)
             || self.sessions.is_full()
             || self.sessions.find(&inside, hash).is_some()
         {
@@ -337,7 +339,7 @@ impl Nat {
         }
         let mapped = Mapped { address: external.0, port: external.1, mapping, whole: false };
         let outside = outside_of(&from, &mapped).key();
-        let hairpin = if self.mappings.owns(from.dst) { HAIRPIN } else { 0 };
+        let hairpin = if leads_inside { HAIRPIN } else { 0 };
         let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
         let session = Session { outside, mapping, tcp, marks: marks & FROM_OUTSIDE | hairpin, deltas };
         let Ok(id) = self.sessions.insert(inside, hash, session, until) else {

@@ -143,6 +143,9 @@ impl Operate for BalancerStage {
 
     fn restore(&mut self, _table: usize, record: &[u8], away: u64, now: Nanos) -> bool {
         let Some((key, backend, left)) = read(record) else { return false };
+        if !self.is_for_service(&key) {
+            return false;
+        }
         let left = left.checked_sub(away).filter(|left| *left > 0);
         left.is_some_and(|left| self.balancer.restore(key, backend, now.after(left), now))
     }
@@ -353,6 +356,12 @@ mod tests {
         assert!(out.chunks(RECORD).all(|record| after.restore(0, record, 100, Nanos(200))));
         let has: Vec<_> = (0..100).map(|n| chosen(&mut after, n, 300)).collect();
         assert_eq!(has, had);
+        // None of them is of another service.
+        let config = BalancerConfig { places: maglev::SMALL, connections: 512, idle: 1_000_000_000, seed: 1 };
+        let nat = crate::balancer::NatMode { protocol: 6, service: ([192, 0, 2, 80].into(), 443), port: 80 };
+        let balancer = Balancer::new(&config, list(&[1, 2, 3])).unwrap();
+        let mut other = BalancerStage::new(balancer, "192.0.2.80:443".parse().unwrap(), 6, Mode::Nat(nat));
+        assert!(!out.chunks(RECORD).any(|record| other.restore(0, record, 100, Nanos(200))));
         assert!(before.act("drain", "10.1.0.9").is_err() && before.act("sing", "").is_err());
     }
 }
