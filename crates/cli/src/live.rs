@@ -242,6 +242,10 @@ pub(crate) fn run(
     manager.tell("STOPPING=1");
     drop(watcher);
     let saved = operation.state.as_ref().map_or(Ok(()), |state| state.save_ended(&mut run, plan));
+    if let (Err(_), Err(why)) = (&result, &saved) {
+        // The run's own error is what it ends with.
+        warn!(target: LIVE, "the state could not be saved: {why:#}");
+    }
     let (report, error) = match (result, run.take_partial()) {
         (Ok(report), _) => (report, saved.err()),
         (Err(error), Some(report)) => (report, Some(error.into())),

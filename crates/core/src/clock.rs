@@ -70,6 +70,13 @@ impl LiveClock {
     }
 }
 
+/// Real time as it is now, in ns since the Unix epoch: it jumps when somebody sets it, and is what times of
+/// other processes are compared with.
+#[must_use]
+pub fn real_time() -> Nanos {
+    Nanos(read(ClockId::Realtime))
+}
+
 /// A clock that tests set and move, in place of [`LiveClock`] on their thread. Every look at it takes a
 /// little, as it does in truth.
 #[cfg(any(test, feature = "testing"))]

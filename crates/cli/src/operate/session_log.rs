@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use slipstream::clock::LiveClock;
+use slipstream::clock::{LiveClock, real_time};
 use slipstream::functions::datagrams::Datagrams;
 use slipstream::functions::ipfix::{Exporter, IpfixConfig};
 use slipstream::operate::SessionEvent;
@@ -262,13 +262,20 @@ impl SessionLog {
     pub(crate) fn start(target: &Target, shards: usize) -> anyhow::Result<Self> {
         let failed = || format!("--session-log {target}");
         let log = Log::open(target, shards).with_context(failed)?;
-        Self::with_room(target, log, shards, ROOM).with_context(failed)
+        Self::with_room(target, log, shards, ROOM, LiveClock::get()).with_context(failed)
     }
 
-    fn with_room(target: &Target, log: Log, shards: usize, room: usize) -> io::Result<Self> {
+    /// The log with so much room, of events whose times are this clock's.
+    fn with_room(
+        target: &Target,
+        log: Log,
+        shards: usize,
+        room: usize,
+        clock: LiveClock,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared { room, state: Mutex::default(), changed: Condvar::new() });
         let read = Arc::clone(&shared);
-        let write = move || write_all(&read, log, shards);
+        let write = move || write_all(&read, log, shards, clock);
         thread::Builder::new().name("session-log".into()).spawn(write)?;
         Ok(Self { shared, target: target.clone() })
     }
@@ -320,15 +327,23 @@ impl SessionLog {
     }
 }
 
+/// A time of the run's clock in real time, which is so many ns ahead: others compare it with their own.
+/// Somebody may have set the clock since the run began, as it is first set after a boot.
+fn in_real_time(time: Nanos, ahead: i64) -> Nanos {
+    Nanos(time.0.saturating_add_signed(ahead))
+}
+
 /// Writes events as they come.
-fn write_all(shared: &Shared, mut log: Log, shards: usize) {
-    let mut failed: Option<Instant> = None;
+fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
+    let (mut failed, mut ahead): (Option<Instant>, i64) = (None, 0);
     loop {
-        let (shard, events) = shared.next();
+        let (shard, mut events) = shared.next();
+        ahead = clock.real_time_ahead(ahead);
+        events.iter_mut().for_each(|event| event.time = in_real_time(event.time, ahead));
         let shown = (shards > 1).then_some(shard);
         let mut left = events.as_slice();
         while !left.is_empty() {
-            let Written { done, lost, error } = log.write(left, shown, LiveClock::get().now());
+            let Written { done, lost, error } = log.write(left, shown, real_time());
             left = left.get(done..).unwrap_or_default();
             shared.written(done, lost);
             let now = slipstream::clock::now();

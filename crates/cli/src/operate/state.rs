@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::Value;
-use slipstream::clock::LiveClock;
+use slipstream::clock::{self, LiveClock};
 use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
 use slipstream::pipeline::{Plan, ShardPlan};
@@ -117,7 +117,7 @@ impl Keeper {
             Ok(None) => {
                 info!(target: LIVE, file, "there is no state yet");
                 // From now on it is this process's, for others to see.
-                self.write(StateWriter::new(LiveClock::get().now().0))?;
+                self.write(StateWriter::now())?;
             }
             Ok(Some(Restored { entries, left_out })) => {
                 info!(target: LIVE, file, entries, left_out, "state restored");
@@ -149,7 +149,7 @@ impl Keeper {
         };
         let state = StateFile::parse(&bytes)?;
         let now = LiveClock::get().now();
-        let away = now.0.saturating_sub(state.saved_ns);
+        let away = clock::real_time().since(Nanos(state.saved_ns));
         let mut restored = Restored::default();
         let sharded = match driver.shards() {
             1 => None,
@@ -219,7 +219,7 @@ impl Keeper {
     /// The file can't be written.
     pub(crate) fn save_ended(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
         let now = LiveClock::get().now();
-        let mut state = StateWriter::new(now.0);
+        let mut state = StateWriter::now();
         for (stage, place, kind) in tables(plan) {
             state.table(stage, kind.name, kind.version, kind.record as u16);
             for shard in 0..driver.shards() {
@@ -298,7 +298,7 @@ impl Operation {
     pub(crate) fn save(&self) -> anyhow::Result<u64> {
         let keeper = self.state.as_ref().context("no file for the state was given (--state)")?;
         let plan = self.plan().clone();
-        let mut state = StateWriter::new(LiveClock::get().now().0);
+        let mut state = StateWriter::now();
         let _attention = self.operator.attention();
         for (stage, place, kind) in tables(&plan) {
             state.table(stage, kind.name, kind.version, kind.record as u16);

@@ -17,6 +17,7 @@
 
 use std::str;
 
+use slipstream_core::clock::real_time;
 use slipstream_core::operate::Fields;
 
 const MAGIC: &[u8; 8] = b"SLPSTATE";
@@ -127,6 +128,13 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
+    /// A state of now, without tables. It goes by real time, not by that of this run: the next one compares
+    /// it with its own, and somebody may have set the clock meanwhile, as it is first set after a boot.
+    #[must_use]
+    pub fn now() -> Self {
+        Self::new(real_time().0)
+    }
+
     /// A state of this time, in ns since 1970, without tables.
     #[must_use]
     pub fn new(saved_ns: u64) -> Self {
@@ -182,6 +190,7 @@ impl StateWriter {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use slipstream_core::clock::stand_in;
 
     fn state() -> Vec<u8> {
         let mut state = StateWriter::new(77);
@@ -206,6 +215,16 @@ mod tests {
         let fw = SavedTable { stage: "fw", name: "connections", version: 2, record: 5, records: &[] };
         assert_eq!(read, StateFile { saved_ns: 77, tables: vec![nat, fw] });
         assert_eq!(StateFile::parse(&StateWriter::new(5).finish()).unwrap().tables, []);
+    }
+
+    #[test]
+    fn a_state_is_of_real_time_whatever_the_clock_of_the_run_says() {
+        const SINCE_BOOT: u64 = 5_000_000_000;
+        stand_in::set(Some(SINCE_BOOT));
+        let (before, bytes, after) = (real_time().0, StateWriter::now().finish(), real_time().0);
+        stand_in::set(None);
+        let saved = StateFile::parse(&bytes).unwrap().saved_ns;
+        assert!(before <= saved && saved <= after && saved > 2 * SINCE_BOOT, "{before} {saved} {after}");
     }
 
     #[test]

@@ -85,6 +85,24 @@ fn a_full_disk_is_told() {
     assert!(matches!(full.write(&events(0..3), None), (0, Some(_))));
 }
 
+/// Times are real ones, though somebody has set the clock since the run began.
+#[test]
+fn times_are_real_whatever_the_clock_of_the_run_says() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = Target::Json(scratch.path().join("nat.json"));
+    let clock = LiveClock::get().behind(HOUR);
+    let log = SessionLog::with_room(&target, Log::open(&target, 1).unwrap(), 1, 10, clock).unwrap();
+    let before = real_time().0;
+    log.offer(0, &[SessionEvent { time: clock.now(), ..event(1) }]);
+    log.end_soon();
+    assert!(log.finish());
+    let text = std::fs::read_to_string(scratch.path().join("nat.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let time = value["time_ns"].as_u64().unwrap();
+    assert!(time.abs_diff(before) < HOUR / 2, "{time}, and it was {before}");
+}
+
 /// A reader that has stopped keeps nobody; what it didn't take is counted, and what it takes later comes
 /// whole and in order.
 #[test]
@@ -94,7 +112,8 @@ fn a_reader_that_has_stopped_keeps_nobody() {
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let target = Target::Json(path.clone());
-    let log = SessionLog::with_room(&target, Log::open(&target, 1).unwrap(), 1, 2000).unwrap();
+    let log =
+        SessionLog::with_room(&target, Log::open(&target, 1).unwrap(), 1, 2000, LiveClock::get()).unwrap();
     let since = slipstream::clock::now();
     for _ in 0..10 {
         log.offer(0, &events(0..1000));
