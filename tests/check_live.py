@@ -311,7 +311,11 @@ def trouble(case, binary, scratch):
             ((binary, "reframe", "af_packet:ma", "af_packet:mb"), "ip link set dev mb up"),
             ((binary, "reframe", "af_packet:far-too-long-a-name", "null"), "can't be an interface's name"),
             ((*nobody, program, "reframe", "af_packet:ma", "null"), "CAP_NET_RAW"),
+            ((*nobody, program, "reframe", "tap:t1", "null"), "ip tuntap add t1 mode tap"),
         ))
+        # One that root made is down at first, which is what is said then.
+        net.ip("m", "tuntap", "add", "dev", "t1", "mode", "tap", "user", "65534")
+        refused(case, net, (((*nobody, program, "reframe", "tap:t1", "null"), "ip link set t1 up"),))
         net.ip("m", "link", "set", "dev", "mb", "up")
         near, far = net.wire("a"), net.wire("b")
         box = bump(net, binary)

@@ -25,6 +25,12 @@ pub enum TapError {
         /// The operation.
         what: &'static str,
     },
+    /// It is down, and the process may not bring interfaces up.
+    #[error(
+        "TAP interface `{0}` is down; to bring it up takes root or the capability CAP_NET_ADMIN: \
+         have root do it: ip link set {0} up; or set `up=false`, and it is waited for"
+    )]
+    Down(String),
     /// Another program has it open.
     #[error("TAP interface `{0}` is in use by another program")]
     InUse(String),
@@ -67,6 +73,14 @@ impl TapError {
             (Some(false), true) => Self::OneQueue(name.to_owned()),
             (Some(true), false) => Self::SeveralQueues(name.to_owned()),
             _ => Self::of(name, "opening a TAP interface")(error),
+        }
+    }
+
+    /// The error of an interface that can't be brought up.
+    pub(super) fn bringing_up(name: &str) -> impl FnOnce(io::Error) -> Self {
+        move |error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::Down(name.to_owned()),
+            _ => Self::of(name, "bringing the interface up")(error),
         }
     }
 

@@ -8,6 +8,7 @@
 //! are handed over as one.
 
 mod error;
+mod lost;
 mod receive;
 mod send;
 mod stage;
@@ -17,6 +18,7 @@ mod sys;
 use std::sync::Arc;
 
 pub use error::TapError;
+use lost::Lost;
 pub use receive::Receiver;
 pub use send::Sender;
 pub use stage::TAP_INTERFACE;
@@ -34,6 +36,8 @@ pub struct Options {
     pub multi_queue: bool,
     /// Hand super-frames over as such.
     pub super_frames: bool,
+    /// Count the packets that the interface had no room for. Of several queues one counts them for all.
+    pub counts_lost: bool,
 }
 
 impl Options {
@@ -41,7 +45,7 @@ impl Options {
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
         let (up, offloads, super_frames, multi_queue) = (true, true, true, false);
-        Self { interface: interface.into(), up, offloads, super_frames, multi_queue }
+        Self { interface: interface.into(), up, offloads, super_frames, multi_queue, counts_lost: true }
     }
 
     /// Opens the port.
@@ -55,10 +59,11 @@ impl Options {
         let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {
-            sys::bring_up(name).map_err(TapError::of(name, "bringing the interface up"))?;
+            sys::bring_up(name).map_err(TapError::bringing_up(name))?;
         }
         let port = Arc::new(Port { device, name: name.to_owned() });
-        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port, self.super_frames)))
+        let lost = self.counts_lost.then(|| Lost::of(name));
+        Ok((Receiver::new(Arc::clone(&port), lost), Sender::new(port, self.super_frames)))
     }
 }
 

@@ -12,6 +12,7 @@ use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::source::{LiveSource, Source, SourceError};
 use slipstream_core::time::Nanos;
 
+use super::lost::Lost;
 use super::{Port, TapError};
 use crate::offload::{LONGEST, Offload, Segmenter};
 
@@ -30,6 +31,8 @@ pub struct Receiver {
     cutting: bool,
     sequence: u64,
     counts: Counts,
+    /// Packets that the interface had no room for; none where another queue counts them.
+    lost: Option<Lost>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +46,7 @@ struct Counts {
 }
 
 impl Receiver {
-    pub(super) fn new(port: Arc<Port>) -> Self {
+    pub(super) fn new(port: Arc<Port>, lost: Option<Lost>) -> Self {
         let interface = Interface { link_number: 1, snap_len: 0, name: Some(port.name.clone()) };
         Self {
             port,
@@ -55,6 +58,7 @@ impl Receiver {
             cutting: false,
             sequence: 0,
             counts: Counts::default(),
+            lost,
         }
     }
 
@@ -154,7 +158,9 @@ impl Source for Receiver {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let Counts { bytes, reads, checksums, super_frames, segments, uncut } = self.counts;
+        let lost = |lost: &Lost| lost.count(self.port.device.name().as_deref());
         visit("bytes", bytes);
+        visit("dropped_by_kernel", self.lost.as_ref().map_or(0, lost));
         visit("reads", reads);
         visit("checksums_filled_in", checksums);
         visit("super_frames", super_frames);

@@ -80,6 +80,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         offloads: settings.flag("offloads"),
         multi_queue: settings.flag("multi_queue"),
         super_frames: settings.flag("super_frames"),
+        counts_lost: site.shard.number == 0,
         ..Options::new(interface)
     };
     let wrong = |e: TapError| BuildError::setting("interface", e.to_string());

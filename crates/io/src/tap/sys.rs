@@ -68,11 +68,23 @@ impl Device {
     /// Returns true if the interface was taken away. One that was renamed wasn't, and one that has its name
     /// or number by now is another.
     pub(super) fn is_gone(&self) -> bool {
+        self.request().is_err_and(|error| error.raw_os_error() == Some(libc::EBADFD))
+    }
+
+    /// The name that the interface has now, if it is there.
+    pub(super) fn name(&self) -> Option<String> {
+        let name = self.request().ok()?.ifr_name;
+        let name: Vec<u8> = name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+        Some(String::from_utf8_lossy(&name).into_owned())
+    }
+
+    /// The interface as the kernel tells of it.
+    fn request(&self) -> io::Result<libc::ifreq> {
         // SAFETY: all bytes zero are an `ifreq`: a name, and numbers.
         let mut request: libc::ifreq = unsafe { zeroed() };
         // SAFETY: the request writes to the `ifreq`, which outlives it.
-        let asked = checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF as _, &mut request) });
-        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EBADFD))
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF as _, &mut request) })?;
+        Ok(request)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
