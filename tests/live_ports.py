@@ -442,6 +442,61 @@ def tap_port(case, binary, _):
         case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
 
 
+def tap_queue(case, binary, _):
+    """What finds no room in a TAP interface's queue is counted and told of, by one thread as in shards, by
+    whatever name the interface has."""
+    sent = 3000
+    flood = f"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); " \
+            f"[s.sendto(bytes(50), ('10.9.0.2', 9)) for _ in range({sent})]"
+    for more in ((), ("--shards", "2")):
+        with Net() as net:
+            box = Middlebox(net, binary, "run", *JSON, *more, "-e", "tap_interface(interface=t0) -> null").ready()
+            net.ip("m", "link", "set", "dev", "t0", "name", "t1")
+            net.sh("m", "sysctl", "-qw", "net.ipv6.conf.t1.disable_ipv6=1")
+            net.ip("m", "addr", "add", "10.9.0.1/24", "dev", "t1")
+            net.ip("m", "neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:02", "dev", "t1")
+            box.child.send_signal(signal.SIGSTOP)
+            net.sh("m", sys.executable, "-c", flood)
+            box.child.send_signal(signal.SIGCONT)
+            # Whoever looks on does so every second.
+            time.sleep(2.5)
+            status, out, err = box.stop()
+            if case.equal(status, 0, f"exit status: {err[-300:]}"):
+                report = json.loads(out)
+                lost = report["sources"][0]["counters"]["dropped_by_kernel"]
+                case.check(lost > sent / 4 and report["packets_in"] + lost >= sent, f"{more}: {report['packets_in']} came, {lost} lost")
+                case.check("dropped_by_kernel" in err, f"{more}: {err}")
+
+
+def taken_from_senders(case, binary, _):
+    """A run ends when an interface is taken away by which it only sends, whatever else it writes, on one
+    thread, in sections and in shards; one that is only down is waited for."""
+    with Net() as net:
+        paced = "paced(rate=10kpps)"
+        cases = [
+            (f"{paced} -> tap_interface(interface=t1)", "t1"),
+            (f"{paced} -> af_packet(interface=d0)", "d0"),
+            (f"{paced} -> af_xdp(interface=d0)", "d0"),
+            (f"t :: tee; {paced} -> t; t[0] -> af_packet(interface=d0); t[1] -> null", "d0"),
+            (f"{paced} -> reframe -> af_packet(interface=d0)", "d0", "--workers", "2"),
+            (f"{paced} -> reframe -> tap_interface(interface=t1)", "t1", "--shards", "2"),
+        ]
+        for graph, interface, *more in cases:
+            net.ip("m", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
+            for end in ("d0", "d1"):
+                net.ip("m", "link", "set", "dev", end, "up")
+            box = Middlebox(net, binary, "run", *JSON, *more, "-e", graph).ready()
+            net.ip("m", "link", "set", "dev", interface, "down")
+            time.sleep(0.3)
+            case.check(box.child.poll() is None, f"{graph} {more}: it ended when the interface went down")
+            net.ip("m", "link", "set", "dev", interface, "up")
+            net.ip("m", "link", "del", "dev", interface)
+            status, out, err = box.wait(10)
+            case.check(status == 2 and f"`{interface}` is gone" in err and '"stages"' in out, f"{graph} {more}: {status} {err[-300:]}")
+            if interface != "d0":
+                net.ip("m", "link", "del", "dev", "d0")
+
+
 def block(kind, body):
     """A block of a pcapng file."""
     body += bytes(-len(body) % 4)
@@ -523,4 +578,4 @@ def other_links(case, binary, scratch):
 
 
 LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, super_frames, super_frames_in_tunnels, super_frames_out, cut_by_the_kernel,
-              datagrams_out, fanout, tap_port, other_links)
+              datagrams_out, fanout, tap_port, tap_queue, taken_from_senders, other_links)

@@ -128,6 +128,12 @@ pub trait Transmit {
         false
     }
 
+    /// Returns true if what it sends by was taken away, such as its interface: a live run ends then, whatever
+    /// others can still write. It has [`failed`](Self::failed), too.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Has all that it writes reach its file, as [`Egress::flush`] says.
     ///
     /// # Errors
@@ -404,6 +410,10 @@ impl Egress for Outlet {
 
     fn failed(&self) -> bool {
         self.transmit.failed()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.transmit.is_gone()
     }
 
     fn flush(&mut self) -> Result<(), StageError> {

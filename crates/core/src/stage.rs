@@ -312,6 +312,12 @@ pub trait Egress {
         false
     }
 
+    /// Returns true if what it sends by was taken away, such as its interface: a live run ends then, whatever
+    /// others can still write. It has [`failed`](Self::failed), too.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Returns true if it only throws packets away, so that its own time is not worth measuring.
     fn discards(&self) -> bool {
         false

@@ -381,11 +381,15 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns true if nothing that the run is for can be written any more. Where something still can, as by
-    /// a gateway beside a capture for which the disk is full, it goes on.
+    /// Returns true if nothing that the run is for can be written any more, or an interface that it sends by
+    /// was taken away. Where something still can be written, as by a gateway beside a capture for which the
+    /// disk is full, it goes on.
     fn writes_in_vain(&mut self, run: &Run<'_>) -> bool {
         if !self.pipeline.failed() && !run.sections.is_some_and(Sections::failed) {
             return false;
+        }
+        if self.pipeline.is_gone() || run.sections.is_some_and(Sections::is_gone) {
+            return true;
         }
         self.pipeline.ends_left() + run.sections.map_or(0, Sections::ends_left) == 0
     }

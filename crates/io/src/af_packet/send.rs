@@ -25,6 +25,8 @@ pub struct Sender {
     takes: Option<Takes>,
     /// Each frame goes behind a header, since the first super-frame.
     headers: bool,
+    /// The interface was taken away.
+    gone: bool,
     counts: SendCounts,
 }
 
@@ -64,7 +66,7 @@ impl SendCounts {
 impl Sender {
     pub(super) fn new(port: Arc<Port>, super_frames: bool) -> Self {
         let takes = super_frames.then_some(Takes { mtu: port.mtu, udp: true });
-        Self { port, takes, headers: false, counts: SendCounts::default() }
+        Self { port, takes, headers: false, gone: false, counts: SendCounts::default() }
     }
 
     /// The counters.
@@ -193,6 +195,8 @@ impl Sender {
                         frames = rest;
                     }
                     Fate::Refused => {
+                        let no_interface = error.raw_os_error() == Some(libc::ENXIO);
+                        self.gone = self.gone || no_interface && self.port.gone().is_some();
                         self.counts.refused += 1;
                         frames = rest;
                     }
@@ -208,6 +212,11 @@ impl Sender {
         if matches!(poll(&mut fds, Some(&pause)), Ok(n) if n > 0) {
             let _ = poll(&mut [], Some(&pause));
         }
+    }
+
+    /// Returns true if the interface was taken away, and a packet has met with it.
+    pub(super) fn has_lost_interface(&self) -> bool {
+        self.gone
     }
 
     /// Checks that there still is an interface to send by.

@@ -181,6 +181,14 @@ impl Transmit for Sender {
         drops
     }
 
+    fn failed(&self) -> bool {
+        self.has_lost_interface()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.has_lost_interface()
+    }
+
     fn finish(&mut self) -> Result<(), port::PortError> {
         Ok(self.check()?)
     }

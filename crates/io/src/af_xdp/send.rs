@@ -45,6 +45,8 @@ pub struct Sender {
     left: bool,
     /// The interface was down at the last try.
     down: bool,
+    /// The interface was taken away.
+    gone: bool,
     longest: u32,
     looked: Nanos,
     now: Nanos,
@@ -97,6 +99,7 @@ impl Sender {
             in_flight: 0,
             left: false,
             down: false,
+            gone: false,
             longest: info.mtu + OVERHEAD,
             looked: Nanos(0),
             now: Nanos(0),
@@ -172,6 +175,7 @@ impl Sender {
                 }
                 Err(Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV)) => {
                     self.down = true;
+                    self.gone = self.gone || self.port.gone().is_some();
                     break;
                 }
                 Err(_) => break,
@@ -352,6 +356,14 @@ impl Transmit for Sender {
 
     fn region(&mut self) -> Option<Box<dyn Region>> {
         self.port.umem.region()
+    }
+
+    fn failed(&self) -> bool {
+        self.gone
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone
     }
 
     fn finish(&mut self) -> Result<(), PortError> {

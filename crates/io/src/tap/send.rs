@@ -19,6 +19,8 @@ pub struct Sender {
     port: Arc<Port>,
     /// The super-frames that it hands over; none where none are wanted.
     takes: Option<Takes>,
+    /// The interface was taken away.
+    gone: bool,
     counts: SendCounts,
 }
 
@@ -47,7 +49,7 @@ impl Sender {
     pub(super) fn new(port: Arc<Port>, super_frames: bool) -> Self {
         // The machine itself receives packets of any length.
         let takes = super_frames.then_some(Takes { mtu: u32::MAX, udp: true });
-        Self { port, takes, counts: SendCounts::default() }
+        Self { port, takes, gone: false, counts: SendCounts::default() }
     }
 
     /// The counters.
@@ -66,7 +68,10 @@ impl Sender {
                 }
                 Err(Some(libc::EINTR)) => continue,
                 Err(Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => self.counts.no_room += 1,
-                Err(_) => self.counts.refused += 1,
+                Err(error) => {
+                    self.gone |= error == Some(libc::EBADFD);
+                    self.counts.refused += 1;
+                }
             }
             return;
         }
@@ -154,6 +159,14 @@ impl Transmit for Sender {
         let mut drops = Drops::default();
         drops.add(DropReason::NotSent, self.counts.no_room + self.counts.refused);
         drops
+    }
+
+    fn failed(&self) -> bool {
+        self.gone
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone
     }
 
     fn finish(&mut self) -> Result<(), PortError> {

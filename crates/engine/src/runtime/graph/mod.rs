@@ -285,6 +285,11 @@ impl Pipeline {
         self.ends().any(|end| end.failed())
     }
 
+    /// Returns true if what a stage sends by was taken away.
+    pub(super) fn is_gone(&mut self) -> bool {
+        self.ends().any(|end| end.is_gone())
+    }
+
     /// The stages that write something outside of the pipeline and still can.
     pub(super) fn ends_left(&mut self) -> usize {
         self.ends().filter(|end| !end.failed()).count()

@@ -206,6 +206,8 @@ pub(in crate::runtime) struct Sections {
     stopped: AtomicBool,
     /// A stage can write nothing more.
     failed: AtomicBool,
+    /// What a stage sends by was taken away.
+    gone: AtomicBool,
     sleeping: AtomicUsize,
     changes: AtomicUsize,
     bell: (Mutex<()>, Condvar),
@@ -330,6 +332,7 @@ impl Pipeline {
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             sleeping: AtomicUsize::new(0),
             changes: AtomicUsize::new(0),
             bell: Default::default(),
@@ -535,6 +538,9 @@ impl Sections {
         lock(&cell.spare).refill(&mut section.used);
         if section.error.is_some() || section.pipeline.failed() {
             cell.ends_left.store(section.pipeline.ends_left(), Ordering::Release);
+            if section.pipeline.is_gone() {
+                self.gone.store(true, Ordering::Release);
+            }
             self.failed.store(true, Ordering::Release);
         }
         cell.due.store(section.pipeline.next_deadline().0, Ordering::Release);
@@ -632,6 +638,11 @@ impl Sections {
     /// Returns true if a stage can write nothing more.
     pub(in crate::runtime) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    /// Returns true if what a stage sends by was taken away.
+    pub(in crate::runtime) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// The stages that write something outside of the pipeline and still can.
