@@ -9,6 +9,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -232,6 +233,14 @@ def restart(case, binary, scratch):
             case.check(status == 2 and why in err and "--state-unreadable" in err, f"{why}: {status} {err}")
         _, err = ended(case, gateway.start("--state", gateway.state, "--state-unreadable", "ignore"))
         case.check("left out" in err, err)
+        # One that can't be written is told of where something else has ended the run, too.
+        folder = scratch / "taken-away"
+        folder.mkdir()
+        box = gateway.start("--state", folder / "state")
+        shutil.rmtree(folder)
+        net.ip("m", "link", "del", "dev", "ma")
+        status, _, err = box.wait(10)
+        case.check(status == 2 and "could not be saved" in err and "`ma` is gone" in err, f"{status} {err}")
 
 
 # Memory of rings and tables that is touched for the first time, in KiB. What a reload leaves behind would be
