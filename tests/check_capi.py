@@ -187,9 +187,11 @@ def plain_c(case, c):
             cut = [(r.time // unit * unit, r.length, r.data) for r in got]
             case.check(cut == [(r.time, r.length, r.data) for r in expected], f"{program.name} {source.name}: other trains")
             case.check(f"{len(expected)} packets in, {len(expected)} out" in said, said)
-    broken = c.directory / "cut.pcap"
-    broken.write_bytes(c.capture.read_bytes()[:5000])
-    for words in ((broken, "x.pcap"), ("nothing-there", "x"), ("one",)):
+    # Cut off in a packet, and in what stands before one.
+    broken = [c.directory / f"cut-{at}.pcap" for at in (5000, 30, 39)]
+    for one in broken:
+        one.write_bytes(c.capture.read_bytes()[:int(one.stem[4:])])
+    for words in (*((one, "x.pcap") for one in broken), ("nothing-there", "x"), ("one",)):
         done = subprocess.run([checked, *words], cwd=c.directory, capture_output=True, text=True, check=False)
         case.check(done.returncode == 2 and done.stderr.startswith("trains: "), f"{words}: {done.returncode} {done.stderr}")
 

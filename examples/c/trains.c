@@ -76,10 +76,10 @@ static void push(slip_reframe *r, uint64_t now, struct slot *s)
 static void replay(slip_reframe *r, uint64_t unit)
 {
     uint64_t now = 0;
-    for (uint32_t head[4]; fread(head, 16, 1, in) == 1;) {
+    for (uint32_t head[4] = {0}, got; (got = fread(head, 1, 16, in)) > 0;) {
         struct slot *s = &slots[free_slots[--n_free]];
         uint64_t time = head[0] * 1000000000ull + head[1] * unit;
-        if (head[2] > LONGEST || fread(s->data, 1, head[2], in) != head[2])
+        if (got < 16 || head[2] > LONGEST || fread(s->data, 1, head[2], in) != head[2])
             die("reading", "the capture is damaged or cut off");
         s->captured = head[2], s->length = head[3];
         now = time > now ? time : now;
