@@ -12,6 +12,8 @@ was asked for. Sentences are no wider than ci/columns.py allows. Ends with `N pa
 Below `<!-- excerpt: PATH -->` stands a block of code whose lines occur in that file in this order, `...`
 standing for anything; indentation doesn't count, nor do the marks of comments in documentation.
 
+The costs in examples/notebooks/holding.ipynb are those of the book's chain.
+
 Tables of settings stand between `<!-- settings: TYPE -->` and `<!-- end of settings -->`, and are what
 `slipstream list --markdown TYPE` prints. With --refresh they are written anew, and the picture of the crates
 (ci/house.py); nothing else is done.
@@ -116,6 +118,18 @@ def check_excerpts(page, fail):
             fail(f"{page.relative_to(ROOT)}: this line is not in {path}, or not there: {line}")
 
 
+def check_costs(fail):
+    """The costs that a notebook begins with are those of the book's chain, per train."""
+    yield
+    results = (ROOT / "book" / "src" / "results.md").read_text(encoding="utf-8")
+    notebook = (ROOT / "examples" / "notebooks" / "holding.ipynb").read_text(encoding="utf-8")
+    row = re.search(r"^\| chain \| [^|]*\| (\d+)/SLF \+ (\d+) ", results, re.M)
+    told = [re.search(rf"PER_{what}_NS = (\d+)\.0", notebook) for what in ("TRAIN", "PACKET")]
+    if row is None or None in told or list(row.groups()) != [number[1] for number in told]:
+        fail("examples/notebooks/holding.ipynb: its costs of a train and a packet are not those of the chain in "
+             "book/src/results.md")
+
+
 def commands(block):
     """The commands of a console block, with the lines shown below each."""
     shown = []
@@ -205,6 +219,7 @@ def main():
         return 0
     failures, checked = [*columns.wrong()], 1
     checked += max(1, len(failures))
+    checked += sum(1 for _ in check_costs(failures.append))
     if wrong := house.wrong():
         failures.append(wrong)
     for page in PAGES:
