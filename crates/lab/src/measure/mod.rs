@@ -297,12 +297,12 @@ fn solutions(study: &mut Study<'_>, shuffled: &[u32], bursts: &[u32]) -> anyhow:
             with.push(b);
             study.lab.step(0.1)?;
         }
-        let slower =
-            plain.iter().zip(&with).zip(Kind::PAPER).filter(|((a, b), k)| *b > *a && *k != Kind::Exact);
-        let slower: Vec<&str> = slower.map(|(_, k)| k.name()).collect();
-        let best = plain.iter().zip(&with).map(|(a, b)| a / b).fold(0.0, f64::max);
+        // The exact table is none of the nine.
+        let nine = || plain.iter().zip(&with).zip(Kind::PAPER).filter(|(_, k)| *k != Kind::Exact);
+        let slower: Vec<&str> = nine().filter(|((a, b), _)| b > a).map(|(_, k)| k.name()).collect();
+        let best = nine().map(|((a, b), _)| a / b).fold(0.0, f64::max);
         study.chart(
-            &format!("Fig. 5: nine solutions, {order}"),
+            &format!("Fig. 5: nine solutions and the exact table, {order}"),
             "",
             "ns an update",
             names,

@@ -301,8 +301,15 @@ pub(super) fn run(program: &Path, load: &Load<'_>) -> anyhow::Result<Outcome> {
         ring_bytes: 2.0 * a_packet(sent.ring_bytes),
         function_ns: busy(&report) / sent.packets.max(1) as f64,
         windows: means.len() as u64,
-        disturbed: means.iter().filter(|mean| **mean > latency.mean * DISTURBED).count() as u64,
+        disturbed: disturbed(&means, latency.mean),
     })
+}
+
+/// The number of windows in which another program took a core: those whose packets took much longer than the
+/// least, and those whose packets came back later than a window after they fell due. These waited behind
+/// packets of a window before, in which there was no core.
+fn disturbed(means: &[f64], least: f64) -> u64 {
+    means.iter().filter(|mean| **mean > least * DISTURBED || **mean > WINDOW).count() as u64
 }
 
 /// A directory whose files are kept in memory, if the system has one; else the one for temporary files.
@@ -435,4 +442,16 @@ pub(super) fn crossing(size: u32, transfer: Transfer, packets: u64) -> anyhow::R
         best = best.min((clock::thread_cpu_ns() - start) as f64 / 1024.0);
     }
     Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets that all wait as long behind a backlog are as far from quiet as those of one slow window.
+    #[test]
+    fn a_backlog_is_no_quiet_machine() {
+        assert_eq!(disturbed(&[2000.0, 2100.0, 9000.0], 2000.0), 1);
+        assert_eq!(disturbed(&[119_000_000.0, 120_000_000.0, 121_000_000.0], 119_000_000.0), 3);
+    }
 }

@@ -175,6 +175,16 @@ impl Best {
         let last = outcomes.into_iter().last().context("no run")?;
         Ok(Self { latency, last, disturbed })
     }
+
+    /// True if there were enough milliseconds in which no other program took a core.
+    fn quiet(&self) -> bool {
+        self.disturbed <= DISTURBED
+    }
+
+    /// A latency to be drawn, none where other programs had the cores: that is no latency of this one.
+    fn of_this(&self, latency: f64) -> f64 {
+        if self.quiet() { latency } else { f64::NAN }
+    }
 }
 
 /// Share of the milliseconds of some runs in which another program took a core.
@@ -239,9 +249,7 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                     "disturbed_share": best.disturbed,
                 })));
                 if let (Some(latencies), Some(bytes)) = (latencies.get_mut(place), bytes.get_mut(place)) {
-                    // Other programs had the cores: that is no latency of this one.
-                    let p50 = if best.disturbed > DISTURBED { f64::NAN } else { best.latency.p50 };
-                    latencies.push((f64::from(size), p50 / 1e3));
+                    latencies.push((f64::from(size), best.of_this(best.latency.p50) / 1e3));
                     bytes.push((f64::from(size), best.last.bytes_out));
                 }
             }
@@ -298,9 +306,8 @@ fn draw_function(
 /// By how much `b` is less than `a`, as a share of `a`; none where the two can't be compared: one of them
 /// never had a quiet millisecond, or they are so far apart that no slicing can be the cause.
 fn less(a: (&Best, f64), b: (&Best, f64)) -> Option<f64> {
-    let quiet = |best: &Best| best.disturbed <= DISTURBED;
     let ratio = b.1 / a.1;
-    (quiet(a.0) && quiet(b.0) && (1.0 / FAR_APART..=FAR_APART).contains(&ratio)).then_some(1.0 - ratio)
+    (a.0.quiet() && b.0.quiet() && (1.0 / FAR_APART..=FAR_APART).contains(&ratio)).then_some(1.0 - ratio)
 }
 
 /// A share in words, or that there is none.
@@ -421,7 +428,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
             .zip(&mut series)
             .map(|((name, best), series)| (name, best, series))
         {
-            series.push((rate / 1e3, best.latency.mean / 1e3));
+            series.push((rate / 1e3, best.of_this(best.latency.mean) / 1e3));
             findings.rows.push(object(json!({
                 "rate_kpps": rate / 1e3,
                 "packets": name,
@@ -498,6 +505,7 @@ mod tests {
         ] {
             assert!(of(&a, &b).starts_with("not comparable"));
         }
+        assert!(best(900.0, 0.95).of_this(900.0).is_nan() && best(900.0, 0.1).of_this(900.0) == 900.0);
         assert_eq!((cost(-3.0), cost(f64::NAN), cost(4.0)), (None, None, Some(4.0)));
     }
 }
