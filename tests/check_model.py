@@ -246,6 +246,7 @@ BAD = (
     (["sweep", "--loads", "0"], "above 0"),
     (["sweep", "--loads", "0.5", "--processes", "pareto"], "pareto"),
     (["dimension", "--rate", "100mpps", "--max-cores", "2"], "no configuration"),
+    (["dimension", "--rate", "100mpps", "--max-cores", "1"], "with 1 core the least loss"),
 )
 LOGS = (
     ("", "no poll"),

@@ -241,7 +241,8 @@ fn unreachable(at_most: &[Candidate], target: Target) -> String {
         |f: &dyn Fn(&Solution) -> f64| at_most.iter().map(|c| f(&c.solution)).fold(f64::INFINITY, f64::min);
     let cores = at_most.first().map_or(0, |c| c.cores);
     let mut text = format!(
-        "with {cores} cores the least loss is {:.2e}, and {:.2e} is allowed",
+        "with {cores} {} the least loss is {:.2e}, and {:.2e} is allowed",
+        if cores == 1 { "core" } else { "cores" },
         least(&|s| s.p_loss),
         target.p_loss
     );
