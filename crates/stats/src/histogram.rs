@@ -48,6 +48,9 @@ fn index(value: u64) -> usize {
 /// Values below this are exact as floating-point numbers.
 const EXACT: u64 = 1 << 53;
 
+/// Values below this fit into 64 bits when they are multiplied with a number of 32 bits.
+const SHORT: u64 = 1 << 32;
+
 /// As [`index`], of values below [`EXACT`]: such a number's exponent and the highest bits of its mantissa are
 /// octave and place in it. Finding the highest bit is slow on many processors, a conversion is not.
 #[inline(always)]
@@ -115,6 +118,31 @@ impl Histogram {
         self.sum += u128::from(value) * u128::from(n);
         self.min = self.min.min(value);
         self.max = self.max.max(value);
+    }
+
+    /// Counts values, each so many times: as [`record_n`](Self::record_n) of each, and faster.
+    #[inline]
+    pub fn record_each(&mut self, values: impl Iterator<Item = (u64, u32)>) {
+        let (mut sum, mut count, mut min, mut max) = (0, 0, self.min, self.max);
+        for (value, n) in values {
+            if value >= SHORT || n == 0 {
+                self.record_n(value, n.into());
+                (min, max) = (min.min(self.min), max.max(self.max));
+                continue;
+            }
+            let n = u64::from(n);
+            let i = index_of_exact(value);
+            match self.counts.get_mut(i) {
+                Some(c) => *c += n,
+                None => self.grow(i, n),
+            }
+            count += n;
+            sum += u128::from(value * n);
+            (min, max) = (min.min(value), max.max(value));
+        }
+        self.count += count;
+        self.sum += sum;
+        (self.min, self.max) = (min, max);
     }
 
     /// Counts values that never increase from one to the next: what the packets of a train waited.
@@ -411,6 +439,23 @@ mod tests {
                 more.push(0);
                 prop_assert_eq!(Histogram::from_counts(more, above.sum(), low, high), None);
                 prop_assert_eq!(again(above, u128::MAX), None);
+            }
+        }
+
+        #[test]
+        fn values_are_counted_each_so_many_times(
+            parts in proptest::collection::vec(
+                proptest::collection::vec(
+                    (prop_oneof![0u64..300, 0u64..10_000_000, SHORT - 2..SHORT + 2, any::<u64>()],
+                     prop_oneof![0u32..3, any::<u32>()]),
+                    0..10),
+                0..5),
+        ) {
+            let (mut one_by_one, mut together) = (Histogram::new(), Histogram::new());
+            for part in parts {
+                part.iter().for_each(|(value, n)| one_by_one.record_n(*value, u64::from(*n)));
+                together.record_each(part.into_iter());
+                prop_assert_eq!(&one_by_one, &together);
             }
         }
 

@@ -145,12 +145,11 @@ impl Excess {
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
         self.last_left = now;
-        for Came { arrival: due, time, packets } in self.due.drain(..) {
-            self.histogram.record_n(now.since(due), packets as u64);
-            if time >= self.since && time <= now {
-                self.transit.record_n(now.since(time), packets as u64);
-            }
-        }
+        let Self { histogram, transit, due, since, .. } = self;
+        histogram.record_each(due.iter().map(|came| (now.since(came.arrival), came.packets as u32)));
+        let stamped = due.iter().filter(|came| (*since..=now).contains(&came.time));
+        transit.record_each(stamped.map(|came| (now.since(came.time), came.packets as u32)));
+        due.clear();
     }
 
     /// When packets left for the last time.

@@ -10,7 +10,7 @@
 //! - The thread stays awake for the next packet as long as that has paid of late: the times for which it had
 //!   nothing to do are held against a few waits up to the cost of a sleep, and the wait that would have taken
 //!   least CPU time is done. So it stays awake within a burst, and sleeps soon behind it.
-//! - Where they come further apart, but several of them within the time that packets may wait
+//! - Where they come further apart, but steadily and several of them within the time that packets may wait
 //!   ([`coalesce`](super::LiveOptions::coalesce)), what is due may leave when the next packet wakes the
 //!   thread, and a timer is only set for the case that none comes in time ([`Way::Woken`]). Or one waking
 //!   serves several packets: a sleep lasts for that time whatever comes ([`Way::Naps`]). Which of the two
@@ -138,15 +138,18 @@ struct Awake {
     taken: [u64; PARTS as usize + 1],
     /// The part that takes least; of several the longest.
     part: u64,
+    /// The mean time in ns for which there was nothing to do.
+    mean: u64,
 }
 
 impl Awake {
-    const NEW: Self = Self { since: None, taken: [0; PARTS as usize + 1], part: PARTS };
+    const NEW: Self = Self { since: None, taken: [0; PARTS as usize + 1], part: PARTS, mean: LONGEST_GAP };
 
     /// The next packet came at `first`, where a sleep takes so many ns.
     fn ends(&mut self, first: Nanos, cost: u64) {
         let Some(since) = self.since.take() else { return };
         let gap = first.since(since);
+        self.mean = (self.mean * (SMOOTH - 1) + gap.min(LONGEST_GAP)) / SMOOTH;
         let mut least = u64::MAX;
         for (taken, part) in self.taken.iter_mut().zip(0..) {
             *taken = *taken - *taken / SMOOTH + takes(gap, part, cost);
@@ -185,6 +188,8 @@ pub(super) struct Waiting {
     /// When the last packets came.
     last: Nanos,
     awake: Awake,
+    /// It slept for a set time, and nothing has come since.
+    napped: bool,
     trials: Trials,
 }
 
@@ -193,12 +198,13 @@ impl Waiting {
     pub(super) fn new(coalesce: u64) -> Self {
         let (lead, cost, sleeps) = (FIRST_LEAD, FIRST_COST, 0);
         let (gap, last, awake, trials) = (LONGEST_GAP, Nanos(0), Awake::NEW, Trials::NONE);
-        Self { coalesce, lead, cost, sleeps, gap, last, awake, trials }
+        Self { coalesce, lead, cost, sleeps, gap, last, awake, napped: false, trials }
     }
 
     /// A round that began at `now` had packets that came at so many different times, from `first` on.
     pub(super) fn came(&mut self, events: u32, first: Nanos, now: Nanos) {
         self.awake.ends(first, self.cost);
+        self.napped = false;
         let events = u64::from(events.max(1));
         let gap = (now.since(self.last) / events).min(LONGEST_GAP);
         self.last = now;
@@ -208,9 +214,10 @@ impl Waiting {
         self.trials.packets = self.trials.packets.saturating_add(events as u32);
     }
 
-    /// Several packets come within the time that they may wait, but not so fast that it pays to stay awake.
+    /// Several packets come within the time that they may wait, but not so fast that it pays to stay awake;
+    /// nor do they come in bursts, with longer times between.
     fn is_medium(&self) -> bool {
-        (self.cost..self.coalesce).contains(&self.gap)
+        (self.cost..self.coalesce).contains(&self.gap) && self.awake.mean < self.coalesce
     }
 
     /// Says whether [`Waiting::spent`] is to be told how much CPU time the thread has taken.
@@ -262,11 +269,15 @@ impl Waiting {
         let shared = if !self.is_medium() {
             self.trials.since = None;
             None
-        } else if self.trials.way == Way::Naps {
+        } else if self.trials.way == Way::Naps && !self.napped {
+            // Where nothing comes in a nap, a packet is to end the next sleep: there may be none for long.
+            self.napped = true;
             // Packets that are due leave so much later at most; those that come meanwhile wait at most
             // twice that.
             let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
             ahead(end.min(now.after(self.coalesce + more))).map(Wait::Whole)
+        } else if self.trials.way == Way::Naps {
+            None
         } else {
             ahead(end.min(due.after(self.coalesce))).map(|nap| Wait::Until(nap, self.gap + self.gap / 4))
         };
@@ -311,14 +322,24 @@ mod tests {
 
     #[test]
     fn packets_at_a_medium_rate_share_a_waking() {
-        let (mut waiting, now) = used_to(25_000, 10_000);
+        let (mut waiting, mut now) = used_to(25_000, 10_000);
         waiting.trials.way = Way::Naps;
         let lead = waiting.lead();
-        let mut nap = |due: u64| waiting.wait(now, now.after(due), NEVER);
+        let mut nap = |due: u64| {
+            waiting.napped = false;
+            waiting.wait(now, now.after(due), NEVER)
+        };
         assert_eq!(nap(1_000), Wait::Whole(41_000 - lead));
         assert_eq!(nap(1_000_000), Wait::Whole(40_000 - lead));
         // The end of the run isn't late.
+        waiting.napped = false;
         assert_eq!(waiting.wait(now, NEVER, now.after(30_000)), Wait::Whole(30_000 - lead));
+        // Nothing came meanwhile: the next sleep ends with a packet.
+        let next = waiting.wait(now.after(40_000), NEVER, NEVER);
+        assert!(matches!(next, Wait::Until(nap, _) if nap > 1_000_000), "{next:?}");
+        now = now.after(50_000);
+        waiting.came(1, now, now);
+        assert!(matches!(waiting.wait(now, NEVER, NEVER), Wait::Whole(_)));
         assert!(matches!(
             Waiting { coalesce: 0, ..waiting }.wait(now, now.after(64_000), NEVER),
             Wait::Until(nap, _) if nap == 64_000 - lead
@@ -427,6 +448,24 @@ mod tests {
         assert!(matches!(later, Wait::Until(..)), "{later:?}");
     }
 
+    /// Bursts whose packets come at a medium rate in the mean, in one round or in several.
+    #[test]
+    fn between_bursts_it_sleeps_until_a_packet_comes() {
+        for rounds in [1, 2, 4] {
+            let (mut waiting, mut now) = used_to(300_000, 10_000);
+            waiting.trials.way = Way::Naps;
+            for _ in 0..100 {
+                now = now.after(300_000);
+                for round in 0..rounds {
+                    let first = now.after(10_000 * round);
+                    waiting.came(16 / rounds as u32, first, first.after(8_000));
+                    let waits = waiting.wait(first.after(9_000), NEVER, NEVER);
+                    assert!(!matches!(waits, Wait::Whole(_)), "{waits:?} in a burst of {rounds} rounds");
+                }
+            }
+        }
+    }
+
     #[test]
     fn bursts_wake_it_once_each() {
         let mut waiting = Waiting::new(COALESCE);
@@ -437,6 +476,7 @@ mod tests {
             // The rest of the burst, in further rounds.
             waiting.came(1, now.after(1_000), now.after(1_000));
             waiting.came(1, now.after(2_000), now.after(2_000));
+            waiting.wait(now.after(3_000), NEVER, NEVER);
         }
         let quiet = now.after(60_000);
         assert!(matches!(waiting.wait(quiet, NEVER, NEVER), Wait::Until(..) | Wait::Whole(_)));

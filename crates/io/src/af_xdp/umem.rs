@@ -27,7 +27,8 @@ const KEPT: usize = 8;
 #[derive(Debug)]
 pub struct Umem {
     memory: NonNull<u8>,
-    chunk: usize,
+    /// The size of a buffer, as a power of two: it is divided by for each packet.
+    shift: u32,
     buffers: u32,
     /// Numbers of buffers that nobody has.
     free: Mutex<Vec<u32>>,
@@ -46,6 +47,9 @@ impl Umem {
     /// Memory for so many buffers of `chunk` bytes, 2048 or 4096.
     pub(super) fn new(buffers: u32, chunk: usize) -> io::Result<Arc<Self>> {
         let bytes = NonZeroUsize::new(buffers as usize * chunk).ok_or(io::ErrorKind::InvalidInput)?;
+        if !chunk.is_power_of_two() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this program.
         let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes.get(), access, flags) }?;
@@ -53,7 +57,7 @@ impl Umem {
         // The last in, first out: the first buffers are taken first.
         let free = Mutex::new((0..buffers).rev().collect());
         let (in_rings, offered) = (AtomicU32::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Self { memory, chunk, buffers, free, in_rings, offered }))
+        Ok(Arc::new(Self { memory, shift: chunk.ilog2(), buffers, free, in_rings, offered }))
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -61,11 +65,11 @@ impl Umem {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buffers as usize * self.chunk
+        (self.buffers as usize) << self.shift
     }
 
     pub(super) fn chunk(&self) -> usize {
-        self.chunk
+        1 << self.shift
     }
 
     pub(super) fn buffers(&self) -> u32 {
@@ -74,7 +78,7 @@ impl Umem {
 
     /// Longest packet that it has room for as the kernel puts it.
     pub(super) fn longest(&self) -> usize {
-        self.chunk - FRONT
+        self.chunk() - FRONT
     }
 
     /// A port's fill rings will have so many buffers; returns how many all have then.
@@ -88,18 +92,18 @@ impl Umem {
 
     /// The number of the buffer that an address of the kernel's lies in.
     pub(super) fn number(&self, address: u64) -> Option<u32> {
-        let number = address / self.chunk as u64;
+        let number = address >> self.shift;
         (number < u64::from(self.buffers)).then_some(number as u32)
     }
 
     /// The address of a buffer, as the kernel counts.
     pub(super) fn address(&self, number: u32) -> u64 {
-        u64::from(number) * self.chunk as u64
+        u64::from(number) << self.shift
     }
 
     /// Says that so many bytes from this offset on lie in one buffer.
     pub(super) fn in_one(&self, offset: usize, len: usize) -> bool {
-        offset < self.bytes() && offset % self.chunk + len <= self.chunk
+        offset < self.bytes() && (offset & (self.chunk() - 1)) + len <= self.chunk()
     }
 
     /// The memory for a pool to adopt, once.
@@ -174,7 +178,7 @@ unsafe impl Region for UmemRegion {
     }
 
     fn buffers(&self) -> Buffers {
-        Buffers { first: 0, stride: self.0.chunk, len: self.0.chunk }
+        Buffers { first: 0, stride: self.0.chunk(), len: self.0.chunk() }
     }
 
     fn take(&mut self, len: usize) -> Option<usize> {
@@ -189,7 +193,7 @@ unsafe impl Region for UmemRegion {
     }
 
     fn give_back(&mut self, packets: &mut dyn Iterator<Item = usize>) {
-        self.0.free().extend(packets.map(|packet| (packet / self.0.chunk) as u32));
+        self.0.free().extend(packets.map(|packet| (packet >> self.0.shift) as u32));
     }
 }
 
