@@ -442,7 +442,9 @@ mod tests {
             unreachable!("each ends with a long gap")
         };
         assert_eq!(burst(&mut waiting), (true, Wait::Awake), "nothing else is known yet");
-        (0..20).for_each(|_| drop(burst(&mut waiting)));
+        for _ in 0..20 {
+            burst(&mut waiting);
+        }
         let (awake, later) = burst(&mut waiting);
         assert!(awake, "within a burst it pays");
         assert!(matches!(later, Wait::Until(..)), "{later:?}");
