@@ -123,13 +123,13 @@ pub trait Transmit {
     }
 
     /// Says that it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells
-    /// why.
+    /// why. One that [is gone](Self::is_gone) has failed.
     fn failed(&self) -> bool {
-        false
+        self.is_gone()
     }
 
     /// Returns true if what it sends by was taken away, such as its interface: a live run ends then, whatever
-    /// others can still write. It has [`failed`](Self::failed), too.
+    /// others can still write.
     fn is_gone(&self) -> bool {
         false
     }

@@ -269,17 +269,20 @@ impl Waiting {
         let shared = if !self.is_medium() {
             self.trials.since = None;
             None
-        } else if self.trials.way == Way::Naps && !self.napped {
-            // Where nothing comes in a nap, a packet is to end the next sleep: there may be none for long.
-            self.napped = true;
-            // Packets that are due leave so much later at most; those that come meanwhile wait at most
-            // twice that.
-            let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
-            ahead(end.min(now.after(self.coalesce + more))).map(Wait::Whole)
-        } else if self.trials.way == Way::Naps {
-            None
         } else {
-            ahead(end.min(due.after(self.coalesce))).map(|nap| Wait::Until(nap, self.gap + self.gap / 4))
+            match self.trials.way {
+                Way::Woken => ahead(end.min(due.after(self.coalesce)))
+                    .map(|nap| Wait::Until(nap, self.gap + self.gap / 4)),
+                // Nothing came in a nap: a packet is to end the next sleep, and there may be none for long.
+                Way::Naps if self.napped => None,
+                // Packets that are due leave so much later at most; those that come meanwhile wait at most
+                // twice that.
+                Way::Naps => {
+                    self.napped = true;
+                    let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
+                    ahead(end.min(now.after(self.coalesce + more))).map(Wait::Whole)
+                }
+            }
         };
         shared.unwrap_or_else(|| match ahead(due.min(end)) {
             None => Wait::Awake,

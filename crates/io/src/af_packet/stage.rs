@@ -181,10 +181,6 @@ impl Transmit for Sender {
         drops
     }
 
-    fn failed(&self) -> bool {
-        self.has_lost_interface()
-    }
-
     fn is_gone(&self) -> bool {
         self.has_lost_interface()
     }

@@ -5,7 +5,7 @@
 //! XDP program. So packets are looked at: where the field has that sum, the checksum is computed. A packet
 //! whose whole checksum happens to be that number gets the same number again.
 
-use slipstream_wire::checksum::fill_transport;
+use slipstream_wire::checksum::{combine, fill_transport, sum_of_words};
 use slipstream_wire::{LinkType, classify};
 
 const TCP: u8 = 6;
@@ -13,18 +13,6 @@ const UDP: u8 = 17;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-/// The sum of these bytes, which are a multiple of eight, and of these numbers, as checksums add.
-#[inline]
-fn sum(bytes: &[u8], numbers: [u16; 2]) -> u16 {
-    let halves = |word: u64| (word >> 32) + (word & 0xffff_ffff);
-    let words = bytes.as_chunks().0.iter().map(|word| halves(u64::from_be_bytes(*word)));
-    let mut sum = words.chain(numbers.map(u64::from)).sum::<u64>();
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    sum as u16
 }
 
 /// Says that the checksum is that of a pseudo-header only, in a TCP segment or UDP datagram over IPv4, or
@@ -53,7 +41,8 @@ fn is_partial(frame: &[u8]) -> Option<bool> {
         UDP => header + 6,
         _ => return None,
     };
-    Some(be16(ip, field)? == sum(addresses, [u16::from(protocol), len]))
+    let pseudo = combine(combine(sum_of_words(addresses.as_chunks().0), u16::from(protocol)), len);
+    Some(be16(ip, field)? == pseudo)
 }
 
 /// Fills in a transport checksum that is missing; returns true if it did.

@@ -358,10 +358,6 @@ impl Transmit for Sender {
         self.port.umem.region()
     }
 
-    fn failed(&self) -> bool {
-        self.gone
-    }
-
     fn is_gone(&self) -> bool {
         self.gone
     }

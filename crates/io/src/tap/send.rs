@@ -161,10 +161,6 @@ impl Transmit for Sender {
         drops
     }
 
-    fn failed(&self) -> bool {
-        self.gone
-    }
-
     fn is_gone(&self) -> bool {
         self.gone
     }

@@ -38,6 +38,14 @@ pub fn sum(data: &[u8]) -> u16 {
     u16::from_be(fold(u64::from(folded as u32) + (folded >> 32) as u64))
 }
 
+/// As [`sum`], of bytes that are few words: the addresses of a header.
+#[inline]
+#[must_use]
+pub fn sum_of_words(words: &[[u8; 8]]) -> u16 {
+    let halves = |word: u64| (word >> 32) + (word & 0xffff_ffff);
+    fold(words.iter().map(|word| halves(u64::from_be_bytes(*word))).sum())
+}
+
 /// Sum of the 32-bit words of payload, eight at a time: both halves of 64-bit words add up without a carry
 /// in less than 2³² lines, so that the compiler can add several at once.
 #[inline]

@@ -24,6 +24,12 @@ proptest! {
     }
 
     #[test]
+    fn few_words_have_the_sum_of_their_bytes(words in proptest::collection::vec(
+        prop_oneof![any::<[u8; 8]>(), Just([0xff; 8]), Just([0; 8])], 0..10)) {
+        prop_assert_eq!(sum_of_words(&words), slow(words.as_flattened()));
+    }
+
+    #[test]
     fn sums_combine(a in proptest::collection::vec(any::<[u8; 2]>(), 0..50), b: Vec<u8>) {
         let whole: Vec<u8> = a.iter().flatten().chain(&b).copied().collect();
         prop_assert_eq!(combine(sum(&a.concat()), sum(&b)), sum(&whole));
