@@ -14,6 +14,7 @@ mod stage;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use slipstream_wire::LinkType;
 use thiserror::Error;
@@ -35,6 +36,12 @@ use slipstream_core::time::Nanos;
 
 /// Lateness from which on the generator takes itself for interrupted, in ns.
 const INTERRUPTED: u64 = 20_000;
+/// The last stretch before an arrival, in ns, is waited for awake on both sides of the ring: a sleep ends
+/// late, by a timer's slack and the time that it takes to wake a thread. The time before that is slept
+/// through.
+const AWAKE: u64 = 250_000;
+/// The generator looks after so many ns whether anybody still wants packets.
+const LOOK: u64 = 10_000_000;
 /// Frames and bytes that are made before the run and sent again and again, at most.
 const FRAMES: u64 = 1 << 16;
 const BYTES: usize = 64 << 20;
@@ -225,8 +232,12 @@ fn generate(config: &PacedConfig, ring: &Ring) {
     while config.packets.is_none_or(|all| number < all) {
         let due = gaps.next();
         let mut now = clock.now();
+        ring.expect(start.after(due));
         while now < start.after(due) {
-            std::hint::spin_loop();
+            match start.after(due).since(now).checked_sub(AWAKE) {
+                Some(nap) if nap > 0 => thread::sleep(Duration::from_nanos(nap.min(LOOK))),
+                _ => std::hint::spin_loop(),
+            }
             now = clock.now();
             if ring.closed() {
                 return;
@@ -276,6 +287,14 @@ impl LiveSource for Paced {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Of polls that have a stated cost, those that find nothing count, too: they come one after the other.
+    fn patience(&self) -> Option<u64> {
+        if self.config.cost != Cost::default() {
+            return None;
+        }
+        self.ring.expected().since(LiveClock::get().now()).checked_sub(AWAKE).filter(|ns| *ns > 0)
     }
 
     fn ended(&self) -> bool {
@@ -468,6 +487,29 @@ mod tests {
         assert_eq!(first, [0, 1, 0, 1, 0]);
         assert!(matches!(Paced::of_capture(config(5), file(101, 1)), Err(PacedError::NotEthernet(_))));
         assert!(matches!(Paced::of_capture(config(5), file(1, 0)), Err(PacedError::Empty(_))));
+    }
+
+    /// Packets that come seldom are slept for, on both sides, up to shortly before they come; those that come
+    /// often are not, and polls that have a stated cost never are.
+    #[test]
+    fn the_time_until_a_packet_is_slept_through() {
+        let cost = Cost { per_poll: 1000, per_packet: 0 };
+        for (rate, cost, sleeps) in
+            [(1e-2, Cost::default(), true), (1e6, Cost::default(), false), (1e-2, cost, false)]
+        {
+            let mut source = paced(PacedConfig { rate, cost, ..CONFIG });
+            assert_eq!(source.patience(), None, "nothing has been asked for yet");
+            let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+            source.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap();
+            while source.ring.expected() == Nanos(0) {
+                thread::yield_now();
+            }
+            match source.patience() {
+                // The first of them comes within 100 seconds.
+                Some(ns) => assert!(sleeps && ns > 1_000_000_000 && ns <= 100_000_000_000 - AWAKE, "{ns}"),
+                None => assert!(!sleeps),
+            }
+        }
     }
 
     /// Nobody polls: the ring keeps what it has room for.

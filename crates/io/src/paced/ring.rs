@@ -28,6 +28,8 @@ pub(super) struct Ring {
     put: Counter,
     taken: Counter,
     dropped: Counter,
+    /// The time at which the next entry comes; it is written before each, as `put` is behind it.
+    expected: Counter,
     interruptions: [AtomicU64; 3],
     closed: AtomicBool,
 }
@@ -42,6 +44,7 @@ impl Ring {
             put: Counter::default(),
             taken: Counter::default(),
             dropped: Counter::default(),
+            expected: Counter::default(),
             interruptions: Default::default(),
             closed: AtomicBool::new(false),
         }
@@ -87,6 +90,16 @@ impl Ring {
             let [time, number] = self.entry(n)?;
             Some(Entry { time: Nanos(time.load(Ordering::Relaxed)), number: number.load(Ordering::Relaxed) })
         })
+    }
+
+    /// The next entry will come at this time.
+    pub(super) fn expect(&self, time: Nanos) {
+        self.expected.0.store(time.0, Ordering::Relaxed);
+    }
+
+    /// When the next entry comes; of a time that is over, nobody knows.
+    pub(super) fn expected(&self) -> Nanos {
+        Nanos(self.expected.0.load(Ordering::Relaxed))
     }
 
     /// Entries in it.
