@@ -97,13 +97,16 @@ impl Rewrite {
     #[inline(always)]
     fn apply_fast(&self, frame: &mut [u8], l3: usize, l4: usize) -> Option<bool> {
         let NarrowKey([addresses, rest]) = self.new;
-        let protocol = (rest >> 24) as u8;
+        // The checksum of UDP lies within 8 bytes, that of TCP within 18.
+        let (is_tcp, least) = match (rest >> 24) as u8 {
+            TCP => (true, 38),
+            UDP => (false, 28),
+            _ => return None,
+        };
         let bytes: &mut [u8; 38] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut)?;
         let fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x3fff != 0;
-        // The checksum of UDP lies within 8 bytes, that of TCP within 18.
-        let least = if protocol == TCP { 38 } else { 28 };
         let short = !spans(u16::from_be_bytes([bytes[2], bytes[3]]), least);
-        if l4 != l3 + 20 || fragment || short || (protocol != TCP && protocol != UDP) {
+        if l4 != l3 + 20 || fragment || short {
             return None;
         }
         let (ip, transport) = bytes.split_at_mut(20);
@@ -113,7 +116,7 @@ impl Rewrite {
         let destination = u32::from_be_bytes([ip[16], ip[17], ip[18], ip[19]]);
         [ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]] = addresses.to_be_bytes();
         [transport[0], transport[1], transport[2], transport[3]] = ((rest >> 32) as u32).to_be_bytes();
-        if protocol == TCP {
+        if is_tcp {
             let sum = u16::from_be_bytes([transport[16], transport[17]]);
             [transport[16], transport[17]] = self.deltas.transport.apply(sum).to_be_bytes();
         } else {
