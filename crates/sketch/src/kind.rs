@@ -6,8 +6,8 @@ use std::fmt;
 use crate::serial::{Decoder, StateError};
 use crate::state::decode as decode_as;
 use crate::{
-    CountMin, DdSketch, ExaLogLog, ExaLogLogHip, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch,
-    Sketch, SpaceSaving, TwoLevel, UnivMon,
+    CountMin, CountMinParams, DdSketch, ExaLogLog, ExaLogLogHip, Exact, FlowRadar, FlowRadarParams, Fm,
+    LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon, UnivMonParams,
 };
 
 /// The sketches.
@@ -416,6 +416,65 @@ fn make<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, BuildErro
                 ("the kind", "one of this crate; another crate's sketch has its own constructor");
             return Err(BuildError::Parameter { kind, what, range });
         }
+    })
+}
+
+/// A sketch by its own parameters, instead of a [`Size`] that they are found for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Params {
+    /// [`CountMin::new`].
+    CountMin(CountMinParams),
+    /// [`FlowRadar::new`].
+    FlowRadar(FlowRadarParams),
+    /// [`SpaceSaving::new`], with so many entries.
+    SpaceSaving(usize),
+    /// [`RevSketch::new`], with so many bits of a word.
+    RevSketch(u32),
+    /// [`TwoLevel::new`].
+    TwoLevel(TwoLevelParams),
+    /// [`Mrac`], with so many counters.
+    Mrac(usize),
+    /// [`Fm`], with so many bitmaps.
+    Fm(usize),
+    /// [`LinearCounting`], with so many words of bits.
+    LinearCounting(usize),
+    /// [`UnivMon::new`].
+    UnivMon(UnivMonParams),
+    /// [`Exact::new`].
+    Exact,
+}
+
+/// Makes an empty sketch of these parameters. Of the lengths of flows' keys it is compiled already, as that of
+/// [`build`] is; a caller who makes a sketch by its own `new` compiles it.
+///
+/// ```
+/// use slipstream_sketch::{CountMinParams, Params, build_with};
+///
+/// let mut sketch = build_with::<4>(Params::CountMin(CountMinParams { rows: 4, width: 65_536, keep: 0 }), 7)?;
+/// sketch.update(&[10, 0, 0, 1], 5);
+/// assert_eq!(sketch.flow_size(&[10, 0, 0, 1]).unwrap().estimate, 5);
+/// # Ok::<(), slipstream_sketch::BuildError>(())
+/// ```
+///
+/// # Errors
+/// [`BuildError`] where a parameter is out of its range.
+pub fn build_with<const N: usize>(params: Params, seed: u64) -> Result<Box<dyn Sketch<N>>, BuildError> {
+    compiled_here!(N, with(params: Params, seed: u64) -> BuildError)
+}
+
+fn with<const N: usize>(params: Params, seed: u64) -> Result<Box<dyn Sketch<N>>, BuildError> {
+    Ok(match params {
+        Params::CountMin(params) => Box::new(CountMin::<N>::new(params, seed)?),
+        Params::FlowRadar(params) => Box::new(FlowRadar::<N>::new(params, seed)?),
+        Params::SpaceSaving(entries) => Box::new(SpaceSaving::<N>::new(entries, seed)?),
+        Params::RevSketch(bits) => Box::new(RevSketch::<N>::new(bits, seed)?),
+        Params::TwoLevel(params) => Box::new(TwoLevel::<N>::new(params, seed)?),
+        Params::Mrac(counters) => Box::new(Mrac::<N>::new(counters, seed)?),
+        Params::Fm(bitmaps) => Box::new(Fm::<N>::new(bitmaps, seed)?),
+        Params::LinearCounting(words) => Box::new(LinearCounting::<N>::new(words, seed)?),
+        Params::UnivMon(params) => Box::new(UnivMon::<N>::new(params, seed)?),
+        Params::Exact => Box::new(Exact::<N>::new(seed)),
     })
 }
 

@@ -65,7 +65,7 @@ pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};
 pub use fm::{Bitmaps, Fm};
 pub use front::Front;
 pub use hash::{KeyHash, fixed_key};
-pub use kind::{BuildError, Config, Kind, Size, build};
+pub use kind::{BuildError, Config, Kind, Params, Size, build, build_with};
 pub use linear_counting::LinearCounting;
 pub use mrac::Mrac;
 pub use rev_sketch::RevSketch;

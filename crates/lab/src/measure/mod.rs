@@ -13,9 +13,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use slipstream::clock::thread_cpu_ns;
 use slipstream_sketch::{
-    AggregatorConfig, CountMin, CountMinParams, Exact, FlowRadar, FlowRadarParams, Fm, Front, Kind,
-    LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon, UnivMonParams,
-    Update,
+    AggregatorConfig, CountMinParams, FlowRadarParams, Front, Kind, Params, Sketch, TwoLevelParams,
+    UnivMonParams, Update, build_with,
 };
 
 use super::{Bench, Chart, Claim, Curve, Findings, Lab, Paper, Plot, Scale};
@@ -82,24 +81,22 @@ fn updates<const N: usize>(flows: &[u32]) -> Vec<Update<N>> {
 
 /// The sketches with the parameters of the paper's §4.1; UnivMon with its four levels.
 fn sketch<const N: usize>(kind: Kind) -> anyhow::Result<Box<dyn Sketch<N>>> {
-    Ok(match kind {
-        Kind::CountMin => Box::new(CountMin::new(CountMinParams { rows: 4, width: 65_536, keep: 0 }, SEED)?),
-        Kind::FlowRadar => Box::new(FlowRadar::new(FlowRadarParams { cells: 65_536, lines: 16_384 }, SEED)?),
-        Kind::SpaceSaving => Box::new(SpaceSaving::new(128, SEED)?),
-        Kind::RevSketch => Box::new(RevSketch::new(16, SEED)?),
-        Kind::TwoLevel => {
-            let params = TwoLevelParams { source_len: N / 2, bits: 16, width: 4096 };
-            Box::new(TwoLevel::new(params, SEED)?)
-        }
-        Kind::Mrac => Box::new(Mrac::new(4 * 65_536, SEED)?),
-        Kind::Fm => Box::new(Fm::new(4, SEED)?),
-        Kind::LinearCounting => Box::new(LinearCounting::new(4 * 65_536 / 2, SEED)?),
-        Kind::UnivMon => Box::new(UnivMon::new(UnivMonParams { levels: 4, width: 16_384, keep: 128 }, SEED)?),
-        Kind::Exact => Box::new(Exact::new(SEED)),
+    let params = match kind {
+        Kind::CountMin => Params::CountMin(CountMinParams { rows: 4, width: 65_536, keep: 0 }),
+        Kind::FlowRadar => Params::FlowRadar(FlowRadarParams { cells: 65_536, lines: 16_384 }),
+        Kind::SpaceSaving => Params::SpaceSaving(128),
+        Kind::RevSketch => Params::RevSketch(16),
+        Kind::TwoLevel => Params::TwoLevel(TwoLevelParams { source_len: N / 2, bits: 16, width: 4096 }),
+        Kind::Mrac => Params::Mrac(4 * 65_536),
+        Kind::Fm => Params::Fm(4),
+        Kind::LinearCounting => Params::LinearCounting(4 * 65_536 / 2),
+        Kind::UnivMon => Params::UnivMon(UnivMonParams { levels: 4, width: 16_384, keep: 128 }),
+        Kind::Exact => Params::Exact,
         other @ (Kind::ExaLogLog | Kind::ExaLogLogHip | Kind::DdSketch | Kind::Other(_)) => {
             anyhow::bail!("{other} is none of the paper's sketches")
         }
-    })
+    };
+    Ok(build_with(params, SEED)?)
 }
 
 /// The aggregator in front of a sketch, if there is one.
