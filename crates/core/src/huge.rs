@@ -33,9 +33,10 @@ pub fn advise<T>(vector: &mut Vec<T>) {
 #[cfg(not(feature = "std"))]
 pub fn advise<T>(_: &mut Vec<T>) {}
 
-/// A vector of zeros, on huge pages where that is worth it.
-pub fn zeros(n: usize) -> Vec<u64> {
-    let mut vector = vec![0; n];
+/// A vector of zeros, on huge pages where that is worth it. The system gives it zeros as they are first used:
+/// what is never used takes no memory.
+pub fn zeros<T: Copy + From<u8>>(n: usize) -> Vec<T> {
+    let mut vector = vec![T::from(0); n];
     advise(&mut vector);
     vector
 }

@@ -232,12 +232,7 @@ impl FlowContexts {
     /// stage that changes keys.
     #[must_use]
     pub fn with_numbers(mut self, places: impl IntoIterator<Item = u32>) -> Self {
-        let zeros = |numbers: u32| {
-            let mut hints = huge::with_capacity(numbers as usize);
-            hints.resize(numbers as usize, 0);
-            hints
-        };
-        self.hints = places.into_iter().map(zeros).collect();
+        self.hints = places.into_iter().map(|numbers| huge::zeros(numbers as usize)).collect();
         self
     }
 

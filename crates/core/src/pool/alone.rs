@@ -41,7 +41,7 @@ impl Sibling {
         match *self {}
     }
 
-    pub(super) fn next_unsorted(&mut self, _: usize) -> Option<(u32, Option<u32>)> {
+    pub(super) fn take_unsorted(&mut self, _: &mut [u32], _: impl FnMut(u32)) -> usize {
         match *self {}
     }
 

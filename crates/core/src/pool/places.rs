@@ -7,6 +7,10 @@ use super::{
 use crate::frame::Frame;
 use crate::prefetch::prefetch_to_write;
 
+/// Places that are sorted in one after the other: few enough for what was read of them to stay in the
+/// first-level cache until they are given out.
+const SORTED: usize = 64;
+
 impl Pool {
     pub(super) fn allocate(&mut self, bytes: usize) -> (u32, u8) {
         let units = bytes.div_ceil(UNIT);
@@ -132,23 +136,44 @@ impl Pool {
         sibling.leave(id.0);
     }
 
-    /// The next place of a class among those that siblings freed without a look at them. Those before it, of
-    /// other classes, are sorted in.
-    #[inline]
+    /// A place of a class, where siblings freed some without a look at them: these are sorted in, many at a
+    /// time, until there is one.
+    #[inline(never)]
     fn sort_out(&mut self, class: usize) -> Option<u32> {
+        let (mut some, mut odd) = ([0; SORTED], [0; SORTED]);
         loop {
-            let (id, ahead) = self.sibling.as_mut()?.next_unsorted(2 * AHEAD)?;
-            if let Some(ahead) = ahead {
-                let at = ahead as usize * UNIT;
-                prefetch_to_write(self.memory.address(at));
-                prefetch_to_write(self.memory.address(at + UNIT));
+            let Self { free, sibling, memory, .. } = self;
+            let (list, sibling) = (free.get_mut(class)?, sibling.as_mut()?);
+            if list.capacity() == 0 {
+                sibling.make_room(class, list);
             }
-            if self.class(id) == Some(class as u8) {
-                return Some(id);
+            // No more than the list, which is empty, has room for.
+            let some = some.get_mut(..list.capacity().min(SORTED))?;
+            let n =
+                sibling.take_unsorted(some, |next| prefetch_to_write(memory.address(next as usize * UNIT)));
+            if n == 0 {
+                return None;
             }
-            // It counts as freed already.
-            self.live += 1;
-            self.free_slot(BufId(id));
+            // Most are of the class that is asked for, as most packets are about as long.
+            let mut odds = odd.iter_mut();
+            for id in some.iter().take(n) {
+                let start = *id as usize * UNIT;
+                if memory.get(start..start + 1).is_some_and(|first| *first == [class as u8]) {
+                    list.push(*id);
+                } else if let Some(odd) = odds.next() {
+                    *odd = *id;
+                }
+            }
+            let found = list.pop();
+            let others = SORTED - odds.len();
+            for id in odd.iter().take(others) {
+                // It counts as freed already.
+                self.live += 1;
+                self.free_slot(BufId(*id));
+            }
+            if found.is_some() {
+                return found;
+            }
         }
     }
 

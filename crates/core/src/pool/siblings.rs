@@ -196,12 +196,19 @@ impl Sibling {
         !self.unsorted.is_empty()
     }
 
-    /// Takes the last of them, and names the one that comes so many later.
-    #[inline]
-    pub(super) fn next_unsorted(&mut self, ahead: usize) -> Option<(u32, Option<u32>)> {
-        let id = self.unsorted.pop()?;
-        let ahead = self.unsorted.len().checked_sub(ahead).and_then(|at| self.unsorted.get(at));
-        Some((id, ahead.copied()))
+    /// Takes as many of them as there is room for, if there are so many; returns how many. Those that come
+    /// next are named.
+    pub(super) fn take_unsorted(&mut self, into: &mut [u32], next: impl FnMut(u32)) -> usize {
+        let rest = self.unsorted.len().saturating_sub(into.len());
+        let taken = self.unsorted.get(rest..).unwrap_or_default();
+        for (place, id) in into.iter_mut().zip(taken) {
+            *place = *id;
+        }
+        let n = taken.len();
+        self.unsorted.truncate(rest);
+        let soon = self.unsorted.get(rest.saturating_sub(into.len())..).unwrap_or_default();
+        soon.iter().copied().for_each(next);
+        n
     }
 
     /// So many slabs for one packet.
