@@ -118,7 +118,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     claim(
         format!("{copies} x campus: fixed holds that cost less than the adaptive one, at equal trains"),
         json!(text),
-        "none",
+        "no fixed hold costs less",
         beaten == 0,
     );
     let delay = |f: &dyn Fn(&Beside) -> Option<f64>| frontier.holds.iter().map(|b| f(b).map(us)).collect();

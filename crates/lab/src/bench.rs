@@ -193,22 +193,44 @@ pub(super) fn frame_with_dscp(key: &FlowKey, dscp: u8) -> Vec<u8> {
 /// Traffic of these flows, `slf` packets of one back to back, in an order that no cache foresees, one packet
 /// each 100 ns.
 pub(super) fn traffic(keys: &[FlowKey], slf: usize, packets: usize) -> Traffic {
+    runs(keys, packets, |_| slf)
+}
+
+/// The same with runs of mixed lengths, distributed geometrically about a mean, as trains of mixed flows are:
+/// no processor foresees where one ends.
+pub(super) fn mixed_traffic(keys: &[FlowKey], mean: f64, packets: usize) -> Traffic {
+    runs(keys, packets, |state| {
+        let mut len = 1;
+        // The upper 53 bits are a share below 1.
+        while (random(state) >> 11) as f64 * mean >= (1u64 << 53) as f64 {
+            len += 1;
+        }
+        len
+    })
+}
+
+/// The next number of SplitMix64 (Steele, Lea and Flood, 2014).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// Traffic of these flows in random order, in runs of so many packets.
+fn runs(keys: &[FlowKey], packets: usize, mut length: impl FnMut(&mut u64) -> usize) -> Traffic {
     let frames: Vec<Vec<u8>> = keys.iter().map(frame).collect();
     let mut traffic = Traffic::default();
     let mut state = SEED;
     let mut last = usize::MAX;
     while traffic.len() < packets {
-        // SplitMix64 (Steele, Lea and Flood, 2014).
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let flow = ((z ^ z >> 31) % frames.len() as u64) as usize;
+        let flow = (random(&mut state) % frames.len() as u64) as usize;
         if flow == last {
             continue;
         }
         last = flow;
-        for _ in 0..slf {
+        for _ in 0..length(&mut state) {
             let time = Nanos(1_000_000_000 + traffic.len() as u64 * 100);
             if let Some(frame) = frames.get(flow) {
                 traffic.push(time, frame.len() as u32, frame);
@@ -216,4 +238,22 @@ pub(super) fn traffic(keys: &[FlowKey], slf: usize, packets: usize) -> Traffic {
         }
     }
     traffic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_as_long_as_they_should_be() {
+        let keys = keys(&rules(Kind::Mixed, 100), 300).unwrap();
+        for slf in [1, 3] {
+            assert!((traffic(&keys, slf, 9000).slf() - slf as f64).abs() < 1e-9);
+        }
+        assert!((mixed_traffic(&keys, 1.0, 5000).slf() - 1.0).abs() < 1e-9);
+        for mean in [1.5, 4.0] {
+            let slf = mixed_traffic(&keys, mean, 60_000).slf();
+            assert!((slf / mean - 1.0).abs() < 0.03, "{slf} for {mean}");
+        }
+    }
 }

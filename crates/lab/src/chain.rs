@@ -32,7 +32,7 @@ pub(super) const LAB: Lab = Lab {
 
 const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
 /// Packets that a driver hands over in a burst.
-const BURST: usize = 32;
+pub(super) const BURST: usize = 32;
 /// Share of packets that the large flows carry: the largest flows that together carry so much.
 const LARGE_SHARE: f64 = 0.8;
 /// The price of a packet that joins a train where a reframer says by itself when to hold: what the packet
@@ -128,7 +128,7 @@ fn config_of_auto(most_ns: u64) -> ReframeConfig {
 }
 
 /// The reframe stage with a configuration's hold, as a stage of the chain.
-pub(super) fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<NamedStage> {
+fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<NamedStage> {
     stage_of(&if large {
         format!(
             "hold=0, capacity=65536, bypass=none, class=[\"large: dscp {LARGE_DSCP} => hold={hold_ns}ns\"]"

@@ -29,6 +29,15 @@ impl Verdict {
     }
 }
 
+/// The figure of another program, measured here beside ours.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Other {
+    /// The program.
+    pub(crate) name: &'static str,
+    /// Its figure.
+    pub(crate) measured: Value,
+}
+
 /// Something that a paper says (or that we aim at), beside what was measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Claim {
@@ -36,6 +45,9 @@ pub(crate) struct Claim {
     pub(crate) claim: String,
     /// The paper's figure; null where the paper has none.
     pub(crate) paper: Value,
+    /// The figure of another program, where ours is held against one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) other: Option<Other>,
     /// Our figure; null where nothing was measured.
     pub(crate) measured: Value,
     /// The condition under which the claim counts as reproduced.
@@ -74,6 +86,11 @@ impl Claim {
         }
     }
 
+    /// The same beside the figure of another program.
+    pub(crate) fn beside(self, name: &'static str, measured: impl Into<Value>) -> Self {
+        Self { other: Some(Other { name, measured: measured.into() }), ..self }
+    }
+
     /// A claim and the verdict on it.
     pub(crate) fn judged(
         claim: impl Into<String>,
@@ -86,6 +103,7 @@ impl Claim {
         Self {
             claim: claim.into(),
             paper: paper.into(),
+            other: None,
             measured: measured.into(),
             criterion: criterion.into(),
             verdict,

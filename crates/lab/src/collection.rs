@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use slipstream_report::{PageError, Table, page};
 
 use crate::claim::Claim;
-use crate::results::{Verdicts, cell, machine};
+use crate::results::{Verdicts, cell, machine, other};
 use crate::{LABS, Lab, Results};
 
 /// Results of several labs. One that failed is there with its error, and the others are as whole without it.
@@ -198,11 +198,12 @@ impl Collection {
     }
 }
 
-/// A claim in the index: claim, figure, paper, here, verdict.
+/// A claim in the index: claim, figure, paper or another program, here, verdict.
 fn line(claim: &Claim) -> [String; 5] {
     let paper = cell(&claim.paper);
     let figure = figure(&claim.claim).or_else(|| figure(&paper)).unwrap_or_else(|| "–".to_owned());
-    [claim.claim.clone(), figure, paper, cell(&claim.measured), claim.words().to_owned()]
+    let beside = if claim.is_own() { other(claim) } else { paper };
+    [claim.claim.clone(), figure, beside, cell(&claim.measured), claim.words().to_owned()]
 }
 
 /// The figure that a text names, as in `Fig. 4b` or `Figs. 12a, 15a`: numbers with letters.

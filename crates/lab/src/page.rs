@@ -5,15 +5,14 @@ use serde_json::{Map, Value};
 use slipstream_report::{PageError, page};
 
 use crate::Findings;
-use crate::claim::Claim;
 use crate::figure::Figure;
-use crate::results::{cell, tables};
+use crate::results::{cell, claims, tables};
 
 #[derive(Serialize)]
 struct Page<'a> {
     version: &'static str,
     result: &'a Value,
-    claims: Vec<[String; 5]>,
+    claims: Rows,
     figures: Vec<Drawn>,
     /// It is one of several pages, which have an index.
     indexed: bool,
@@ -48,10 +47,11 @@ struct Rows {
 pub(super) fn html(result: &Value, findings: &Findings, lab: Option<&str>) -> Result<String, PageError> {
     let rows = result.get("rows").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let rows: Vec<Map<String, Value>> = rows.iter().filter_map(|r| r.as_object().cloned()).collect();
+    let mut claims = claims(&findings.claims).into_iter();
     let values = Page {
         version: env!("CARGO_PKG_VERSION"),
         result,
-        claims: findings.claims.iter().map(claim).collect(),
+        claims: Rows { head: claims.next().unwrap_or_default(), rows: claims.collect() },
         figures: findings.figures.iter().enumerate().map(|(i, f)| figure(i, f, lab)).collect(),
         indexed: lab.is_some(),
         tables: tables(&rows)
@@ -63,10 +63,6 @@ pub(super) fn html(result: &Value, findings: &Findings, lab: Option<&str>) -> Re
             .collect(),
     };
     page(include_str!("lab.html"), values)
-}
-
-fn claim(c: &Claim) -> [String; 5] {
-    [c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), c.words_and_reason()]
 }
 
 fn figure(index: usize, figure: &Figure, lab: Option<&str>) -> Drawn {

@@ -58,10 +58,10 @@ impl Results {
             }
         }
         t.title("Claims");
-        t.prose(["", "paper", "here", "criterion", "verdict"]);
-        for c in &findings.claims {
-            let verdict = c.words_and_reason();
-            t.prose([c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), verdict]);
+        let [head, rows @ ..] = &claims(&findings.claims)[..] else { return t };
+        t.prose(std::iter::once(&String::new()).chain(head.iter().skip(1)));
+        for row in rows {
+            t.prose(row);
         }
         t
     }
@@ -150,6 +150,30 @@ pub(crate) fn cell(value: &Value) -> String {
     }
 }
 
+/// The claims as the rows of a table below its head. The paper has a column, and so have other programs where
+/// ours is held against them; a lab that is held against nothing but other programs has no column of a paper.
+pub(crate) fn claims(claims: &[Claim]) -> Vec<Vec<String>> {
+    let others = claims.iter().any(|c| c.other.is_some());
+    let papers = !others || claims.iter().any(|c| !c.is_own());
+    let row = |claim: String, paper: String, other: String, rest: [String; 3]| {
+        let columns = [papers.then_some(paper), others.then_some(other)].into_iter().flatten();
+        std::iter::once(claim).chain(columns).chain(rest).collect()
+    };
+    let head = ["here", "criterion", "verdict"].map(str::to_owned);
+    let head = row("claim".to_owned(), "paper".to_owned(), "another program".to_owned(), head);
+    let rows = claims.iter().map(|c| {
+        let rest = [cell(&c.measured), c.criterion.clone(), c.words_and_reason()];
+        row(c.claim.clone(), cell(&c.paper), other(c), rest)
+    });
+    std::iter::once(head).chain(rows).collect()
+}
+
+/// The figure of another program, with its name.
+pub(crate) fn other(claim: &Claim) -> String {
+    let other = claim.other.as_ref();
+    other.map_or_else(|| "–".to_owned(), |other| format!("{}: {}", other.name, cell(&other.measured)))
+}
+
 /// The keys of rows that have the same ones, and the values of these rows in the same order.
 pub(crate) type Rows<'a> = (Vec<&'a str>, Vec<Vec<&'a Value>>);
 
@@ -170,6 +194,30 @@ pub(crate) fn tables(rows: &[Map<String, Value>]) -> Vec<Rows<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_of_other_programs_are_not_a_papers() {
+        let own = || Claim::checked("packets merged", Value::Null, 20, "at least as many", true);
+        let all = claims(&[own().beside("rte_gro", 18), own()]);
+        assert_eq!(all[0], ["claim", "another program", "here", "criterion", "verdict"]);
+        assert_eq!(all[1], ["packets merged", "rte_gro: 18", "20", "at least as many", "aim met"]);
+        assert_eq!(all[2][1], "–");
+        let paper = Claim::number("gain", 2.0, 2.0, 0.1, 1.0);
+        let all = claims(&[own().beside("rte_gro", 18), paper.clone()]);
+        assert_eq!(
+            (&all[0][1..3], &all[2][1..3]),
+            (
+                &["paper".to_owned(), "another program".to_owned()][..],
+                &["2.00".to_owned(), "–".to_owned()][..],
+            )
+        );
+        assert_eq!(claims(&[paper])[0], ["claim", "paper", "here", "criterion", "verdict"]);
+        let json = json!(own().beside("rte_gro", 18));
+        assert_eq!(
+            (&json["paper"], &json["other"]),
+            (&Value::Null, &json!({ "name": "rte_gro", "measured": 18 }))
+        );
+    }
 
     #[test]
     fn columns_are_in_the_order_in_which_they_were_written() {

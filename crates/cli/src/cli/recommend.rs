@@ -35,8 +35,8 @@ pub(crate) struct Recommend {
     pub(crate) trace: PathBuf,
     /// What packets cost: a JSON object with `per_train_ns` and `per_packet_ns` (and, if known,
     /// `per_batch_ns`, `empty_poll_ns`, `per_held_packet_ns`, and errors), or what `slipstream lab
-    /// nf-locality --format json` printed [default: 180 ns a train and 45 ns a packet, as a chain of NAT,
-    /// firewall and router may cost].
+    /// nf-locality --format json` printed [default: 60 ns a train and 65 ns a packet, as `slipstream lab
+    /// hold` measures for flow statistics, router, firewall and NAT in polls of 32 packets].
     #[arg(long, value_name = "FILE.json", conflicts_with = "measure")]
     pub(crate) costs: Option<PathBuf>,
     /// Measure on this machine what packets cost, as `slipstream lab nf-locality --quick` does: half a
@@ -72,7 +72,7 @@ pub(crate) struct Recommend {
     #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = burst)]
     pub(crate) burst: u16,
     /// What holding itself adds to a packet, 0 where another machine does it [default: as in the costs, else
-    /// measured here].
+    /// measured here, with the trace's packets in front of a function].
     #[arg(long, value_name = "TIME")]
     pub(crate) hold_cost: Option<Nanoseconds>,
     #[command(flatten)]

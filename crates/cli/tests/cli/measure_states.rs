@@ -317,6 +317,32 @@ fn memory_of_sketch_and_aggregator_is_told() {
     }
 }
 
+/// Saved states don't tell which packets were left out, nor what the aggregator took: these figures are
+/// unknown, not 0.
+#[test]
+fn what_states_do_not_tell_is_unknown() {
+    let files = Files::new();
+    let state = files.text("state");
+    let measured = measure(small(), &["--save", &state]);
+    assert!(measured["aggregator_bytes"].as_u64().unwrap() > 0 && measured["packets_skipped"] == 0);
+    for words in [&["query", &state][..], &["merge", &state, &state]] {
+        let result = run(["measure"].iter().chain(words).chain(&["--format", "json"])).with(0).json();
+        for key in ["aggregator_bytes", "packets_skipped"] {
+            assert_eq!(result.get(key), Some(&Value::Null), "{key}");
+        }
+        assert!(result["memory_bytes"].as_u64().unwrap() > 0, "the sketch is there");
+        let table = String::from_utf8(run(["measure"].iter().chain(words)).with(0).stdout).unwrap();
+        for row in ["left out", "memory of the aggregator", "together"] {
+            let line = table.lines().find(|line| line.contains(row)).unwrap_or_default();
+            assert!(line.ends_with('–'), "{row}: {table}");
+        }
+    }
+    // Without an aggregator none takes memory.
+    measure(small(), &["--aggregate", "off", "--save", &state]);
+    let table = String::from_utf8(run(["measure", "query", &state]).with(0).stdout).unwrap();
+    assert!(!table.contains("aggregator"), "{table}");
+}
+
 /// A packet of one IPv6 source at a time in ns.
 fn packet_of_ipv6(time: u64, source: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];

@@ -154,24 +154,29 @@ fn tell(findings: &mut Findings, kind: &Kind, packets: usize, ours: [Ours; 2], p
             o.hold_ns as f64 / 1e3
         );
         findings.claims.push(match peer {
-            Ok((merged, _)) => Claim::checked(name, merged, o.merged, "at least as many", o.merged >= merged),
+            Ok((merged, _)) => {
+                let enough = o.merged >= merged;
+                Claim::checked(name, Value::Null, o.merged, "at least as many", enough)
+                    .beside("rte_gro", merged)
+            }
             Err(why) => Claim::not_comparable(name, Value::Null, o.merged, why.as_str()),
         });
     }
     let [_, o] = ours;
-    let beside = match peer {
-        Ok(p) => {
-            format!("rte_gro: {:.1} Mpps in bursts, {:.2} in a context", 1e3 / p.burst_ns, 1e3 / p.context_ns)
-        }
-        Err(_) => String::new(),
-    };
-    findings.claims.push(Claim::checked(
+    let claim = Claim::checked(
         format!("{}: packets a second of holding, merging and releasing in order, one core", kind.name),
-        beside,
+        Value::Null,
         format!("{:.1} Mpps ({:.1} ns a packet, {:.1} without merging)", 1e3 / o.ns, o.ns, o.ns_without),
         "at least 10 Mpps",
         o.ns <= MOST_NS,
-    ));
+    );
+    findings.claims.push(match peer {
+        Ok(p) => {
+            let [burst, context] = [p.burst_ns, p.context_ns].map(|ns| 1e3 / ns);
+            claim.beside("rte_gro", format!("{burst:.1} Mpps in bursts, {context:.2} in a context"))
+        }
+        Err(_) => claim,
+    });
 }
 
 /// Writes frames with their times in seconds.
@@ -263,8 +268,8 @@ fn beside_the_kernel(
     let packets = trains.iter().flatten().count() as u64;
     findings.claims.push(Claim::checked(
         format!("{count} trains in which one packet in eight differs in something: packets that are as they came, after cutting"),
-        packets,
-        left.same.min(ours.same),
+        Value::Null,
+        format!("{} of {packets}", left.same.min(ours.same)),
         "all",
         [&left, &ours].iter().all(|cut| cut.same == packets && cut.packets == packets),
     ));

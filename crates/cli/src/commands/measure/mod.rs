@@ -52,9 +52,10 @@ struct Report {
     tunnel: String,
     seed: u64,
     memory_bytes: usize,
-    aggregator_bytes: usize,
+    /// Saved states don't tell what the aggregator took, nor which packets were left out.
+    aggregator_bytes: Option<usize>,
     packets: u64,
-    skipped: u64,
+    skipped: Option<u64>,
     /// Of gaps, where it is known: packets without one, and flows that were forgotten.
     gaps: Option<(u64, u64)>,
     /// Of traces: packets whose times ran backwards.
@@ -211,9 +212,9 @@ fn report(
         tunnel: name_of(args.tunnel),
         seed: args.seed,
         memory_bytes: result.memory_bytes,
-        aggregator_bytes: result.aggregator_bytes,
+        aggregator_bytes: Some(result.aggregator_bytes),
         packets: result.packets,
-        skipped: result.skipped,
+        skipped: Some(result.skipped),
         gaps: (weight(args) == Weight::Gap).then_some((result.without_gap, result.forgotten_flows)),
         clock_backwards: Some(result.clock_backwards),
         spent_ns: Some(result.spent_ns),

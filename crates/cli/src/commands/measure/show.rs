@@ -163,8 +163,10 @@ fn as_table(r: &Report) -> String {
     let mut t = Table::default();
     t.title(format!("{} by {}, in {}: {}", r.task.name(), r.key, r.weight, r.sketch));
     t.row(["IP packets", &count(r.packets)]);
-    if r.skipped > 0 {
-        t.row(["left out: not IP, or cut off in the headers", &count(r.skipped)]);
+    // A dash stands for what is not known, no row for what there is none of.
+    let dash = || "–".to_owned();
+    if r.skipped != Some(0) {
+        t.row(["left out: not IP, or cut off in the headers", &r.skipped.map_or_else(dash, count)]);
     }
     let (first, forgotten) = r.gaps.unwrap_or_default();
     if first > 0 {
@@ -174,9 +176,11 @@ fn as_table(r: &Report) -> String {
         t.row(["flows forgotten, which lack a gap where they went on", &count(forgotten)]);
     }
     t.row(["memory of the sketch, bytes", &count(r.memory_bytes as u64)]);
-    if r.aggregator_bytes > 0 {
-        t.row(["memory of the aggregator, bytes", &count(r.aggregator_bytes as u64)]);
-        t.row(["together, bytes", &count((r.memory_bytes + r.aggregator_bytes) as u64)]);
+    let aggregator = if r.aggregate == "off" { Some(0) } else { r.aggregator_bytes };
+    if aggregator != Some(0) {
+        let bytes = |n: usize| count(n as u64);
+        t.row(["memory of the aggregator, bytes", &aggregator.map_or_else(dash, bytes)]);
+        t.row(["together, bytes", &aggregator.map_or_else(dash, |n| bytes(r.memory_bytes + n))]);
     }
     if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
         t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);

@@ -22,6 +22,8 @@ use crate::ui::{self, Progress};
 
 /// Packets on which the cost of holding is measured.
 const SAMPLE: usize = 50_000;
+/// The function in front of which it is measured. It looks flows up, as all do.
+const FUNCTION: &str = "flow_stats";
 /// Bytes of each that are kept: the headers.
 const HEADERS: usize = 128;
 /// The fewest packets on which a cost can be measured.
@@ -126,8 +128,9 @@ impl Arrived {
     }
 
     /// CPU time that the reframe stage adds to a packet, in ns: the first packets of the trace with the stage
-    /// and without, least of several turns, median over the holds. None where there are too few packets on
-    /// Ethernet.
+    /// in front of a function, and the same trains without it, least of several turns, median over the holds.
+    /// Behind the stage a function takes longer, which is what holding costs, too. None where there are too
+    /// few packets on Ethernet.
     pub(super) fn hold_cost_ns(
         &self,
         holds: &[u64],
@@ -138,21 +141,23 @@ impl Arrived {
         if self.sample.len() < FEW {
             return Ok(None);
         }
-        let cost = |graph: &str| -> anyhow::Result<f64> {
+        let cost = |traffic: &Traffic, stages: &str| -> anyhow::Result<f64> {
             ui::unless(interrupted)?;
-            let plan = Plan::from_graph(graph, None, None, Path::new(""))?;
+            let graph = format!("in :: null -> {stages} -> out :: null");
+            let plan = Plan::from_graph(&graph, None, None, Path::new(""))?;
             let mut pipeline = Pipeline::chain(plan.build(1)?.into_stages());
-            Ok(self.sample.rehearse(&mut pipeline, TURNS, burst.into())?.0.least())
+            Ok(traffic.rehearse(&mut pipeline, TURNS, burst.into())?.0.least())
         };
-        let without = cost("in :: null -> out :: null")?;
-        let with = |hold: &u64| {
-            cost(&format!(
-                "in :: null -> reframe(hold={hold}ns, burst={burst}, capacity=65536) -> out :: null"
-            ))
+        let adds = |hold: &u64| -> anyhow::Result<f64> {
+            let reframe = format!("reframe(hold={hold}ns, burst={burst}, capacity=65536)");
+            let with = cost(&self.sample, &format!("{reframe} -> {FUNCTION}"))?;
+            let mut config = ReframeConfig { capacity: 65_536, ..ReframeConfig::default() };
+            (config.default.hold_ns, config.default.burst) = (*hold, burst);
+            Ok((with - cost(&self.sample.reframed(&config)?, FUNCTION)?).max(0.0))
         };
-        let mut all = holds.iter().filter(|h| **h > 0).map(with).collect::<Result<Vec<_>, _>>()?;
+        let mut all = holds.iter().filter(|h| **h > 0).map(adds).collect::<Result<Vec<_>, _>>()?;
         all.sort_by(f64::total_cmp);
-        Ok(all.get(all.len() / 2).map(|with| (with - without).max(0.0)))
+        Ok(all.get(all.len() / 2).copied())
     }
 }
 

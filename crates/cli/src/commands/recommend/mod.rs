@@ -68,7 +68,8 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let (mut costs, known, costs_from) = costs::of(args)?;
     let holds = holds(args);
     let arrived = Arrived::read(&args.trace, args.damage.strict, &interrupted)?;
-    let measured = args.hold_cost.is_none() && !known;
+    // Where nothing may be held, holding costs nothing.
+    let measured = args.hold_cost.is_none() && !known && holds.iter().any(|hold| *hold > 0);
     if let Some(cost) = args.hold_cost {
         costs.per_held_packet_ns = cost.0;
     } else if measured {

@@ -94,9 +94,10 @@ fn reason(args: &Recommend, a: &Answer) -> String {
     text + &bounded.unwrap_or_default()
 }
 
-/// A load with three digits.
+/// A load as a decimal with three digits that say something, three behind the point at least.
 fn load(load: f64) -> String {
-    if load >= 0.1 { format!("{load:.3}") } else { format!("{load:.2e}") }
+    let decimals = (2.0 - load.log10().floor()).clamp(3.0, 12.0) as usize;
+    format!("{load:.decimals$}")
 }
 
 /// A share lost; what will not happen in the life of the machine is none.
@@ -303,4 +304,15 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         frontier,
     );
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::load;
+
+    #[test]
+    fn loads_are_plain_decimals() {
+        let loads = [12.0, 1.2, 0.512_34, 0.051_34, 0.000_123_4].map(load);
+        assert_eq!(loads, ["12.000", "1.200", "0.512", "0.0513", "0.000123"]);
+    }
 }
