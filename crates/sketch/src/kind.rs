@@ -445,13 +445,14 @@ pub enum Params {
     Exact,
 }
 
-/// Makes an empty sketch of these parameters. Of the lengths of flows' keys it is compiled already, as that of
-/// [`build`] is; a caller who makes a sketch by its own `new` compiles it.
+/// Makes an empty sketch of these parameters. Of the lengths of flows' keys it is compiled already, as that
+/// of [`build`] is; a caller who makes a sketch by its own `new` compiles it.
 ///
 /// ```
 /// use slipstream_sketch::{CountMinParams, Params, build_with};
 ///
-/// let mut sketch = build_with::<4>(Params::CountMin(CountMinParams { rows: 4, width: 65_536, keep: 0 }), 7)?;
+/// let params = CountMinParams { rows: 4, width: 65_536, keep: 0 };
+/// let mut sketch = build_with::<4>(Params::CountMin(params), 7)?;
 /// sketch.update(&[10, 0, 0, 1], 5);
 /// assert_eq!(sketch.flow_size(&[10, 0, 0, 1]).unwrap().estimate, 5);
 /// # Ok::<(), slipstream_sketch::BuildError>(())
