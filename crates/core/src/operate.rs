@@ -143,6 +143,11 @@ pub trait Operate {
         new
     }
 
+    /// What it needs no longer since an update, where that was not known at once; it is asked a little later.
+    fn given_up(&mut self) -> Option<Update> {
+        None
+    }
+
     /// Appends the records of a table's places from `from` on, of so many `places` at most, and gives the
     /// place to go on from; none at its end. Entries that come or go meanwhile may be in it or not.
     fn save(&self, _table: usize, _from: u32, _places: u32, _now: Nanos, _out: &mut Vec<u8>) -> Option<u32> {

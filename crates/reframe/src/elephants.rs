@@ -65,9 +65,13 @@ impl Heavy {
         self.bits.reserve_exact(flows.div_ceil(64));
     }
 
-    /// Flows with numbers below this came before anybody counted here.
+    /// Goes on where `before`, which counted the packets of the same rules, has ended. Without it flows with
+    /// numbers below `flows` came before anybody counted here.
     #[cfg(feature = "std")]
-    pub(crate) fn follow(&mut self, flows: usize) {
+    pub(crate) fn follow(&mut self, before: Option<&mut Self>, flows: usize) {
+        if let Some(before) = before.filter(|before| before.window == self.window) {
+            return core::mem::swap(self, before);
+        }
         self.given = flows as u32;
         if let Some(last) = self.given.checked_sub(1) {
             self.cover(last);

@@ -42,6 +42,9 @@ pub struct Reframe {
     /// The heavy flows of each class that is about such.
     pub(super) heavy: Vec<Option<Heavy>>,
     pub(super) class_settings: Vec<ClassSettings>,
+    /// Names and rules of all classes: what was learned of each counts on where they are the same.
+    #[cfg(feature = "std")]
+    pub(super) parted: String,
     pub(super) weighted: bool,
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
     /// as they are.
@@ -100,6 +103,11 @@ impl Reframe {
     /// # Errors
     /// The first setting that is out of range.
     pub fn new(config: &ReframeConfig) -> Result<Self, super::ConfigError> {
+        Self::with_table(config, FlowTable::new(config.table_entries(), config.seed))
+    }
+
+    /// The same with this table.
+    pub(super) fn with_table(config: &ReframeConfig, table: FlowTable) -> Result<Self, super::ConfigError> {
         config.validate()?;
         let mut class_settings = vec![config.default.clone()];
         class_settings.extend(config.classes.iter().map(|c| c.settings.clone()));
@@ -132,6 +140,8 @@ impl Reframe {
                 .filter(|_: &String| !config.classes.is_empty())
                 .collect(),
             heavy: Heavy::of_classes(config)?,
+            #[cfg(feature = "std")]
+            parted: Self::parted(config),
             weighted: class_settings.iter().any(|t| t.weight != 1),
             plain,
             plain_while_held: plain,
@@ -147,7 +157,7 @@ impl Reframe {
             burst: config.default.burst,
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
-            table: FlowTable::new(config.table_entries(), config.seed),
+            table,
             hold: match &adaptive {
                 Some(adaptive) => hold.with_timers(adaptive.scale()),
                 None => hold,

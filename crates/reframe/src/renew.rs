@@ -1,15 +1,33 @@
-//! Other settings for a reframer that runs: what is held leaves, and the flows that it knows stay.
+//! Other settings for a reframer that runs: what is held leaves, and the flows that it knows stay, as does
+//! what it has learned.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::compress::Gro;
+use super::flow_table::FlowTable;
 use super::{Reframe, ReframeConfig, ReframeStats};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
 
 impl Reframe {
-    /// Lets go of everything, as at the end, and goes on with the settings that `new` was made with. The age
-    /// and size of flows are kept where `new` remembers as many, as are the counters: by class where there
-    /// are as many classes, else all of them as those of the default class.
-    pub(crate) fn renew(&mut self, mut new: Self, pool: &mut Pool, out: &mut dyn Output) {
+    /// One whose settings [`Reframe::renew`] is to go on with: it has no room for flows, since those stay
+    /// where they are.
+    pub(crate) fn successor(config: &ReframeConfig) -> Result<Self, super::ConfigError> {
+        Self::with_table(config, FlowTable::new(1, config.seed))
+    }
+
+    /// Lets go of everything, as at the end, and goes on with the settings that `new` was made with, whose
+    /// flows must be as many, and made by the same headers. `new` is then all that is no longer needed, so
+    /// that another thread may free it.
+    ///
+    /// The age and size of flows are kept, as are the counters: by class where there are as many classes,
+    /// else all of them as those of the default class. Where the classes have the same names and rules, all
+    /// that was learned is kept: what an adaptive hold knows, and, under a budget of the same kind, its
+    /// price; under such a budget, too, the hold that set itself; and the heavy flows, where their window is
+    /// the same.
+    pub(crate) fn renew(&mut self, new: &mut Self, pool: &mut Pool, out: &mut dyn Output) {
         self.drain(pool, out);
         let mut stats = self.stats();
         if stats.classes.len() != new.stats.classes.len() {
@@ -20,33 +38,48 @@ impl Reframe {
             }
         }
         new.stats = ReframeStats { held: 0, ..stats };
-        if self.table.limit() == new.table.limit() {
-            std::mem::swap(&mut self.table, &mut new.table);
-            if self.passes {
-                // The last packets were not known by number: those before them are not the last ones.
-                new.table.forget_last();
-            } else {
-                new.last_in = self.last_in;
-            }
-            new.heavy.iter_mut().flatten().for_each(|heavy| heavy.follow(new.table.len()));
-            if let Some(finish) = &mut new.finish {
-                finish.follow(self.finish.take(), new.table.len());
+        std::mem::swap(&mut self.table, &mut new.table);
+        if self.passes {
+            // The last packets were not known by number: those before them are not the last ones.
+            new.table.forget_last();
+        } else {
+            new.last_in = self.last_in;
+        }
+        let same = self.parted == new.parted;
+        let mut heavy = self.heavy.iter_mut().filter(|_| same);
+        for new_heavy in &mut new.heavy {
+            let before = heavy.next().and_then(Option::as_mut);
+            if let Some(new_heavy) = new_heavy {
+                new_heavy.follow(before, new.table.len());
             }
         }
+        if let Some(finish) = &mut new.finish {
+            finish.follow(self.finish.take(), new.table.len());
+        }
         new.hold.note_peak(self.hold.peak());
-        if let Some(adaptive) = &mut new.adaptive {
-            adaptive.follow(&new.stats.classes);
+        match (&mut new.adaptive, &mut self.adaptive) {
+            (Some(new_one), Some(before)) if same => new_one.learn_from(before, &new.stats.classes),
+            (Some(new_one), _) => new_one.follow(&new.stats.classes),
+            (None, _) => {}
         }
         new.gro_before = self.gro.as_ref().map(Gro::stats).or_else(|| self.gro_before.take());
         if let (Some(gro), Some(before)) = (&mut new.gro, &new.gro_before) {
             gro.follow(before);
         }
-        if let (Some(new), Some(old)) = (&mut new.auto, &self.auto) {
-            new.follow(old);
+        if let (Some(auto), Some(before)) = (&mut new.auto, &mut self.auto) {
+            auto.follow(before, same);
+            let holds: Vec<(u8, u64)> = auto.holds().collect();
+            holds.into_iter().for_each(|(class, hold_ns)| new.set_hold(class, hold_ns));
         }
         new.instant = self.instant;
         new.last_key = self.last_key.take().filter(|_| new.passes);
-        *self = new;
+        std::mem::swap(self, new);
+    }
+
+    /// A text that is the same where the classes are, but for their settings.
+    pub(super) fn parted(config: &ReframeConfig) -> String {
+        let classes = config.classes.iter().map(|class| (&class.name, &class.rule, class.top));
+        format!("{:?}", classes.collect::<Vec<_>>())
     }
 
     /// A text that is the same where all settings are.
@@ -115,7 +148,7 @@ mod tests {
         let (mut pool, mut reframe) = (Pool::new(), Reframe::new(old).unwrap());
         pass(&mut reframe, &mut pool, 1_000, &acks(100));
         let before = reframe.stats();
-        reframe.renew(Reframe::new(new).unwrap(), &mut pool, &mut Nowhere);
+        reframe.renew(&mut Reframe::new(new).unwrap(), &mut pool, &mut Nowhere);
         assert_eq!(reframe.stats().packets_out, before.packets_out);
         pass(&mut reframe, &mut pool, 1_000_000_000, &acks(2_000));
         [before, reframe.stats()]
@@ -139,7 +172,7 @@ mod tests {
         let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&gro(true)).unwrap());
         for (time, on, trains) in [(1_000, false, 1), (10_000_000, true, 1), (20_000_000, true, 2)] {
             pass(&mut reframe, &mut pool, time, &acks(100));
-            reframe.renew(Reframe::new(&gro(on)).unwrap(), &mut pool, &mut Nowhere);
+            reframe.renew(&mut Reframe::new(&gro(on)).unwrap(), &mut pool, &mut Nowhere);
             assert_eq!(reframe.stats().gro.map(|gro| gro.trains), Some(trains));
         }
     }
@@ -150,9 +183,9 @@ mod tests {
         let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&config(20, |_| {})).unwrap());
         let [one, other] = [false, true].map(|ipv6| Packet { ipv6, ..Packet::default() });
         pass(&mut reframe, &mut pool, 1_000, std::slice::from_ref(&one));
-        reframe.renew(Reframe::new(&config(0, |_| {})).unwrap(), &mut pool, &mut Nowhere);
+        reframe.renew(&mut Reframe::new(&config(0, |_| {})).unwrap(), &mut pool, &mut Nowhere);
         pass(&mut reframe, &mut pool, 10_000_000, &[other]);
-        reframe.renew(Reframe::new(&config(20, |_| {})).unwrap(), &mut pool, &mut Nowhere);
+        reframe.renew(&mut Reframe::new(&config(20, |_| {})).unwrap(), &mut pool, &mut Nowhere);
         pass(&mut reframe, &mut pool, 20_000_000, &[one]);
         assert_eq!((reframe.stats().runs_in, reframe.stats().runs_out), (3, 3));
     }
@@ -175,8 +208,165 @@ mod tests {
         let expected = send(&mut fresh, &mut pool, 50_000_000_000);
         let mut reframe = Reframe::new(&config(1_000, |_| {})).unwrap();
         send(&mut reframe, &mut pool, 1_000);
-        reframe.renew(Reframe::new(&adaptive).unwrap(), &mut pool, &mut Nowhere);
+        reframe.renew(&mut Reframe::new(&adaptive).unwrap(), &mut pool, &mut Nowhere);
         assert_eq!(send(&mut reframe, &mut pool, 50_000_000_000), expected);
+    }
+
+    /// Packets of flows that come in pairs 30 us apart, pair after pair.
+    fn pairs(flows: std::ops::Range<u16>, from: u64) -> Vec<(u64, Vec<u8>)> {
+        let pair = |(flow, time): (u16, u64)| {
+            [0, 30_000].map(|later| (time + later, bytes(flow, &Packet::default())))
+        };
+        let mut packets: Vec<_> = flows.zip((from..).step_by(11_000)).flat_map(pair).collect();
+        packets.sort_by_key(|(time, _)| *time);
+        packets
+    }
+
+    fn adaptive(hold_us: u64, budget: &str, change: impl FnOnce(&mut ReframeConfig)) -> ReframeConfig {
+        config(hold_us, |c| {
+            (c.admit, c.budget) = (Admit::Adaptive, Some(budget.parse().unwrap()));
+            change(c);
+        })
+    }
+
+    /// All goes on as if nothing had happened, where what was changed decides nothing.
+    #[test]
+    fn an_adaptive_hold_goes_on_by_what_it_has_learned() {
+        for budget in ["price=100us", "delay=10us", "train=1.7"] {
+            let old = adaptive(200, budget, |_| {});
+            let new = adaptive(200, budget, |c| c.capacity_bytes /= 2);
+            let (mut pool, mut logs) = (Pool::new(), [Log::default(), Log::default()]);
+            for (renews, log) in [false, true].into_iter().zip(&mut logs) {
+                let mut reframe = Reframe::new(&old).unwrap();
+                offer(&mut reframe, &mut pool, &pairs(0..2_000, 1_000), 0, &mut Nowhere);
+                reframe.advance(&mut pool, Nanos(100_000_000), &mut Nowhere);
+                let prices = reframe.stats().prices_ns;
+                if renews {
+                    reframe.renew(&mut Reframe::successor(&new).unwrap(), &mut pool, &mut Nowhere);
+                }
+                assert_eq!(reframe.stats().prices_ns, prices, "{budget}");
+                // Less than the packets between two looks at the price.
+                offer(&mut reframe, &mut pool, &pairs(3_000..3_100, 100_000_000), 0, log);
+                reframe.finish(&mut pool, log);
+            }
+            assert_eq!(logs[1].0, logs[0].0, "{budget}");
+        }
+    }
+
+    /// The delay of 100 flows of one packet each, after a thousand of these that were held at first.
+    fn delay_of_singles(again: Option<&ReframeConfig>) -> u128 {
+        let (mut pool, mut reframe) =
+            (Pool::new(), Reframe::new(&adaptive(50, "price=50us", |_| {})).unwrap());
+        let singles = |flows: std::ops::Range<u16>, from: u64| -> Vec<_> {
+            flows
+                .zip((from..).step_by(10_000))
+                .map(|(flow, time)| (time, bytes(flow, &Packet::default())))
+                .collect()
+        };
+        offer(&mut reframe, &mut pool, &singles(0..1_000, 1_000), 0, &mut Nowhere);
+        reframe.advance(&mut pool, Nanos(100_000_000), &mut Nowhere);
+        let before = reframe.stats().total().delay.sum();
+        assert!(before > 100_000, "some are held before it is known that none comes");
+        if let Some(config) = again {
+            reframe.renew(&mut Reframe::successor(config).unwrap(), &mut pool, &mut Nowhere);
+        }
+        offer(&mut reframe, &mut pool, &singles(2_000..2_100, 100_000_000), 0, &mut Nowhere);
+        reframe.finish(&mut pool, &mut Nowhere);
+        reframe.stats().total().delay.sum() - before
+    }
+
+    /// Gaps are counted on another scale then.
+    #[test]
+    fn another_hold_goes_by_what_was_learned_under_the_one_before() {
+        assert_eq!(delay_of_singles(None), 0);
+        for hold_us in [20, 49, 51, 100, 400] {
+            let other = adaptive(hold_us, "price=50us", |_| {});
+            assert_eq!(delay_of_singles(Some(&other)), 0, "{hold_us} us");
+        }
+        let other_classes = adaptive(50, "price=50us", |c| {
+            let settings = c.default.clone();
+            c.classes.push(Class { top: None, ..heavy(Top::Flows(1), settings) });
+        });
+        assert!(delay_of_singles(Some(&other_classes)) > 0, "of other classes nothing is known");
+    }
+
+    #[test]
+    fn a_price_is_kept_under_a_budget_of_its_kind() {
+        let price = |old: &str, new: &str| {
+            let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&adaptive(200, old, |_| {})).unwrap());
+            offer(&mut reframe, &mut pool, &pairs(0..3_000, 1_000), 0, &mut Nowhere);
+            let before = reframe.stats().prices_ns;
+            reframe.renew(
+                &mut Reframe::successor(&adaptive(200, new, |_| {})).unwrap(),
+                &mut pool,
+                &mut Nowhere,
+            );
+            (before[0], reframe.stats().prices_ns[0])
+        };
+        let (before, after) = price("delay=10us", "delay=12us");
+        assert!(before == after && before != 24_000, "{before} {after}");
+        assert_eq!(price("delay=10us", "train=1.5").1, 50_000);
+        assert_eq!(price("delay=10us", "price=7us").1, 7_000);
+        assert_eq!(price("price=9us", "price=7us"), (9_000, 7_000));
+    }
+
+    /// A hold that had set itself stays where it is, within its bounds.
+    #[test]
+    fn a_hold_that_set_itself_is_kept() {
+        let auto = |max_us: u64, budget: &str, change: &dyn Fn(&mut ReframeConfig)| {
+            config(max_us, |c| {
+                (c.default.hold_min_ns, c.budget) = (Some(0), Some(budget.parse().unwrap()));
+                change(c);
+            })
+        };
+        let hold = |config: &ReframeConfig| {
+            let (mut pool, old) = (Pool::new(), auto(1_000, "price=1ms", &|_| {}));
+            let mut reframe = Reframe::new(&old).unwrap();
+            offer(&mut reframe, &mut pool, &pairs(0..10_000, 1_000), 0, &mut Nowhere);
+            let before = reframe.stats().auto.remove(0);
+            assert!(before.hold_ns < 100_000 && before.hold_ns > 30_000, "{before:?}");
+            reframe.renew(&mut Reframe::successor(config).unwrap(), &mut pool, &mut Nowhere);
+            let after = reframe.stats().auto.remove(0);
+            // Packets are held for as long as it says.
+            let mut log = Log::default();
+            offer(&mut reframe, &mut pool, &[(10_000_000_000, bytes(1, &Packet::default()))], 0, &mut log);
+            reframe.finish(&mut pool, &mut log);
+            (before, log.0.last().unwrap().0 - 10_000_000_000, after)
+        };
+        let (before, held_ns, after) = hold(&auto(1_000, "price=1ms", &|c| c.capacity_bytes /= 2));
+        assert_eq!((&after, held_ns), (&before, before.hold_ns));
+        let (before, held_ns, after) = hold(&auto(1_000, "price=2ms", &|_| {}));
+        assert_eq!((&after.tried, held_ns), (&before.tried, before.hold_ns));
+        for max_us in [40, 500, 800, 2_000] {
+            let (before, held_ns, after) = hold(&auto(max_us, "price=1ms", &|_| {}));
+            let expected = after.tried.iter().map(|(ns, _)| *ns).find(|ns| *ns <= before.hold_ns).unwrap();
+            assert_eq!((after.hold_ns, held_ns), (expected, expected), "{max_us} us");
+        }
+        let (_, _, after) = hold(&auto(1_000, "train=1.5", &|_| {}));
+        assert_eq!(after.hold_ns, 1_000_000, "a budget of another kind");
+    }
+
+    /// Flows are as heavy after a reload as before.
+    #[test]
+    fn heavy_flows_stay_heavy() {
+        let with = |hold_us: u64, window: u32| {
+            config(hold_us, |c| {
+                let settings = ClassSettings { bypass: true, ..c.default.clone() };
+                with_heavy(c, heavy(Top::Flows(1), settings), window);
+            })
+        };
+        for (window, more) in [(64, 10), (128, 0)] {
+            let (mut pool, mut reframe) = (Pool::new(), Reframe::new(&with(20, 64)).unwrap());
+            let one = |from: u64| -> Vec<_> {
+                (from..).step_by(100).take(100).map(|time| (time, bytes(7, &Packet::default()))).collect()
+            };
+            offer(&mut reframe, &mut pool, &one(1_000), 0, &mut Nowhere);
+            let before = reframe.stats().classes[1].packets_out;
+            assert!(before > 30);
+            reframe.renew(&mut Reframe::successor(&with(30, window)).unwrap(), &mut pool, &mut Nowhere);
+            offer(&mut reframe, &mut pool, &one(1_000_000)[..10], 0, &mut Nowhere);
+            assert_eq!(reframe.stats().classes[1].packets_out - before, more, "a window of {window}");
+        }
     }
 
     /// Counts with a map: the obvious twin of what finds heavy flows.
@@ -266,7 +456,7 @@ mod tests {
             reframe.stats().classes[1].packets_out
         };
         send(&mut reframe, &mut (0..1024));
-        reframe.renew(Reframe::new(&with(30)).unwrap(), &mut Pool::new(), &mut Nowhere);
+        reframe.renew(&mut Reframe::new(&with(30)).unwrap(), &mut Pool::new(), &mut Nowhere);
         assert_eq!(
             send(&mut reframe, &mut std::iter::repeat_n(500, 1024)),
             1,
@@ -383,6 +573,10 @@ mod tests {
         prop::collection::vec(packet, 0..120)
     }
 
+    fn hold_settings(config: &ReframeConfig) -> impl Iterator<Item = &ClassSettings> {
+        config.classes.iter().map(|c| &c.settings).chain([&config.default])
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -400,18 +594,19 @@ mod tests {
             let (mut now, mut ordered, mut forgetful) = (1_000, true, true);
             let mut expected = Log::default();
             for (config, packets, ends) in &parts {
-                let new = Reframe::new(config).unwrap();
                 match &mut reframe {
-                    Some(reframe) => reframe.renew(new, &mut pool, &mut log),
-                    None => reframe = Some(new),
+                    Some(reframe) => {
+                        reframe.renew(&mut Reframe::successor(config).unwrap(), &mut pool, &mut log);
+                    }
+                    None => reframe = Some(Reframe::new(config).unwrap()),
                 }
-                let hold = config.classes.iter().map(|c| &c.settings).chain([&config.default]);
-                let hold = hold.map(|t| t.hold_ns).max().unwrap();
+                let hold = hold_settings(config).map(|t| t.hold_ns).max().unwrap();
                 ordered &= !config.tcp_order;
                 forgetful &= config.policy == Policy::Waiting
                     && config.admit == Admit::Always
                     && !config.compress_ack
-                    && config.classes.iter().all(|class| class.top.is_none());
+                    && config.classes.iter().all(|class| class.top.is_none())
+                    && hold_settings(config).all(|settings| settings.hold_min_ns.is_none());
                 let packets: Vec<_> = packets
                     .iter()
                     .map(|(gap, bytes)| {

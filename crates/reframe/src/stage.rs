@@ -119,13 +119,13 @@ pub fn update_with(
     heavy_flows: Option<MakeHeavyFlows>,
 ) -> Result<Update, BuildError> {
     let config = ReframeConfig { heavy_flows, ..ReframeConfig::from_settings(settings, site.base)? };
-    let reframe = Reframe::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
-    Ok(Box::new(ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&config) }))
+    let reframe = Reframe::successor(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    Ok(Box::new(ReframeUpdate { reframe: Box::new(reframe), fingerprint: Reframe::fingerprint(&config) }))
 }
 
 /// Other settings for a reframer that runs.
 struct ReframeUpdate {
-    reframe: Reframe,
+    reframe: Box<Reframe>,
     fingerprint: String,
 }
 
@@ -161,6 +161,8 @@ pub struct ReframeStage {
     fingerprint: String,
     /// The reframer that takes over before anything else happens.
     next: Option<Box<Reframe>>,
+    /// What is left of the one before, for another thread to free.
+    given_up: Option<Box<Reframe>>,
 }
 
 impl ReframeStage {
@@ -178,6 +180,7 @@ impl ReframeStage {
             inner: (config.encapsulation == Encapsulation::Inner).then(Vec::new),
             fingerprint: Reframe::fingerprint(config),
             next: None,
+            given_up: None,
         })
     }
 }
@@ -207,8 +210,9 @@ impl ReframeStage {
     #[cold]
     fn renew(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         let Self { reframe, inner, next, .. } = self;
-        let Some(next) = next.take() else { return };
-        leaving(inner, cx.links, out, |out| reframe.renew(*next, cx.pool, out));
+        let Some(mut next) = next.take() else { return };
+        leaving(inner, cx.links, out, |out| reframe.renew(&mut next, cx.pool, out));
+        self.given_up = Some(next);
     }
 }
 
@@ -221,10 +225,14 @@ impl Operate for ReframeStage {
                 let ReframeUpdate { reframe, fingerprint } = *update;
                 self.fingerprint = fingerprint;
                 // Without packets there is no hurry.
-                Box::new(self.next.replace(Box::new(reframe)))
+                Box::new((self.next.replace(reframe), self.given_up.take()))
             }
             Err(other) => other,
         }
+    }
+
+    fn given_up(&mut self) -> Option<Update> {
+        self.given_up.take().map(|old| old as Update)
     }
 }
 
@@ -354,5 +362,53 @@ impl Observe for ReframeStage {
             report.insert("gro".into(), gro.to_json());
         }
         Some(report.into())
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use slipstream_core::pool::Pool;
+
+    /// The data path frees nothing: what the settings before needed goes to whoever asks for it, or with the
+    /// next settings.
+    #[test]
+    fn what_is_given_up_is_handed_back() {
+        struct Nowhere;
+        impl Output for Nowhere {
+            fn emit(&mut self, _: &mut Pool, batch: &mut Batch) {
+                batch.clear();
+            }
+        }
+        let config = |hold_ns: u64| {
+            let mut config = ReframeConfig::default();
+            config.default.hold_ns = hold_ns;
+            config
+        };
+        let update = |hold_ns: u64| -> Update {
+            let config = config(hold_ns);
+            let reframe = Box::new(Reframe::successor(&config).unwrap());
+            Box::new(ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&config) })
+        };
+        let mut stage = ReframeStage::new(&config(10_000)).unwrap();
+        let flows = stage.flow_numbers();
+        let mut pool = Pool::new();
+        let mut pass = |stage: &mut ReframeStage| {
+            let mut cx = Context { now: Nanos(1), pool: &mut pool, links: &[LinkType::Ethernet], input: 0 };
+            stage.process(&mut cx, &mut Batch::new(), &mut Nowhere);
+        };
+        for (hold_ns, asked) in [(20_000, true), (30_000, false), (40_000, true)] {
+            let old = stage.update(update(hold_ns), Nanos(1));
+            let (next, given_up) = *old.downcast::<(Option<Box<Reframe>>, Option<Box<Reframe>>)>().unwrap();
+            assert!(next.is_none(), "the one before has taken over");
+            assert_eq!(given_up.map(|old| old.hold.packets()), (hold_ns == 40_000).then_some(0));
+            assert!(stage.given_up().is_none(), "it takes over with the next packet");
+            pass(&mut stage);
+            assert_eq!((stage.flow_numbers(), stage.reframe.class_settings[0].hold_ns), (flows, hold_ns));
+            if asked {
+                let old = stage.given_up().unwrap().downcast::<Reframe>().unwrap();
+                assert_eq!(old.table.limit(), 1, "the table of flows stays where it is");
+            }
+        }
     }
 }

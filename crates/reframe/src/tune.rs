@@ -40,16 +40,21 @@ impl Reframe {
             if let Some(stats) = self.stats.classes.first_mut().filter(|_| alone > 0) {
                 stats.trains_of_one_at_deadline(self.alone.hold_ns, alone);
             }
-            if let Some(settings) = self.class_settings.get_mut(usize::from(class)) {
-                settings.hold_ns = hold_ns;
-            }
-            if class == 0 {
-                self.alone.hold_ns = hold_ns;
-                self.plain = self.plain_while_held && hold_ns > 0;
-            }
-            self.hold.set_hold(class, hold_ns);
+            self.set_hold(class, hold_ns);
         }
         // Trains that have waited as long as that leave now.
         self.run_to(pool, now, out);
+    }
+
+    /// From now on this is the hold of a class.
+    pub(super) fn set_hold(&mut self, class: u8, hold_ns: u64) {
+        if let Some(settings) = self.class_settings.get_mut(usize::from(class)) {
+            settings.hold_ns = hold_ns;
+        }
+        if class == 0 {
+            self.alone.hold_ns = hold_ns;
+            self.plain = self.plain_while_held && hold_ns > 0;
+        }
+        self.hold.set_hold(class, hold_ns);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use slipstream::operate::{Apart, Update};
+use slipstream::operate::{Apart, Operate, Update};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::Work;
 use tracing::{info, warn};
@@ -113,6 +113,7 @@ impl Operation {
                 return Err(anyhow!(NOT_TAKEN));
             }
         }
+        self.take_back(&stages, patience);
         let mut failed: Vec<(String, String)> = Vec::new();
         for (stage, Apart(work)) in apart.into_iter().flatten() {
             if let Err(why) = work()
@@ -163,6 +164,24 @@ impl Operation {
         }
         drop(sender);
         all_come(&receiver, stages.iter().map(Vec::len).sum(), patience)
+    }
+
+    /// Frees here, and not on the data path, what these stages found to need no longer after they had taken
+    /// their settings. What they find later, they give back with the next settings.
+    fn take_back(&self, stages: &[Vec<String>], patience: Duration) {
+        let (sender, receiver) = channel();
+        for (shard, stages) in stages.iter().enumerate() {
+            let work = stages.iter().map(|name| {
+                let sender = sender.clone();
+                let work: Work = Box::new(move |stage, _| {
+                    let _ = sender.send(stage.operate().and_then(Operate::given_up));
+                });
+                (name.clone(), work)
+            });
+            self.operator.post(shard, work.collect());
+        }
+        drop(sender);
+        all_come(&receiver, stages.iter().map(Vec::len).sum(), patience);
     }
 
     /// Hands each shard its updates.

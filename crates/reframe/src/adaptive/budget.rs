@@ -182,6 +182,23 @@ impl Steering {
         self.before = now;
     }
 
+    /// As [`Steering::begin`], from the price on that another one had found for the same aim, or for one of
+    /// the same kind. What was spent too much counts where the aim is the same.
+    #[cfg(feature = "std")]
+    pub(super) fn go_on(&mut self, before: &Self, now: Counters) {
+        self.begin(now);
+        let steered = matches!(
+            (self.budget, before.budget),
+            (Budget::Delay(_), Budget::Delay(_)) | (Budget::Train(_), Budget::Train(_))
+        );
+        if steered {
+            self.price_ns = before.price_ns.min(self.max_ns.max(16));
+        }
+        if self.budget == before.budget {
+            (self.windows, self.debt) = (before.windows, before.debt);
+        }
+    }
+
     /// The delay that a packet more in a train is worth, in ns.
     pub(super) fn price_ns(&self) -> u64 {
         self.price_ns

@@ -99,6 +99,43 @@ impl GapScale {
     }
 }
 
+/// The way of counts from one scale to another.
+#[cfg(feature = "std")]
+#[derive(Clone, Copy)]
+struct Rescale {
+    /// Octaves by which numbers on the new scale are lower, and by which they are higher.
+    lower: usize,
+    higher: usize,
+}
+
+#[cfg(feature = "std")]
+impl Rescale {
+    fn new(from: &GapScale, to: &GapScale) -> Self {
+        let by = |a: &GapScale, b: &GapScale| a.shift.saturating_sub(b.shift) as usize;
+        Self { lower: by(to, from), higher: by(from, to) }
+    }
+
+    /// Hands over the counts of buckets, each with its bucket on the new scale. The last bucket stays the
+    /// last: in most of its gaps no packet ever comes.
+    fn gaps<T: Copy>(self, gaps: &[T; WAITS], mut each: impl FnMut(usize, T)) {
+        for (bucket, n) in gaps.iter().enumerate() {
+            let last = bucket == WAITS - 1;
+            let to = (bucket + 2 * self.higher).saturating_sub(2 * self.lower).min(WAITS - 1);
+            each(if last { bucket } else { to }, *n);
+        }
+    }
+
+    /// The context on the new scale: the last gap is so many octaves from where it was. The step of the one
+    /// before it is as good as before, and so is the last octave.
+    fn context(self, context: usize) -> usize {
+        const WITHIN: usize = STEPS * KINDS;
+        let (octave, rest) = (context / WITHIN, context % WITHIN);
+        let last = octave == OCTAVES - 1;
+        let to = (octave + self.higher).saturating_sub(self.lower).min(OCTAVES - 1);
+        (if last { octave } else { to }) * WITHIN + rest
+    }
+}
+
 /// The kind of a packet, as far as it tells whether another follows: a full one of TCP is seldom the last, a
 /// pushed or short one often is.
 #[inline(always)]
@@ -259,6 +296,21 @@ impl Context {
     fn arrived(&self) -> u32 {
         self.packets + (self.interval - self.left)
     }
+
+    /// The waits are reckoned anew with the next packet.
+    #[cfg(feature = "std")]
+    fn reckon_anew(&mut self) {
+        (self.packets, self.left, self.interval) = (self.arrived(), 1, 1);
+    }
+
+    /// Counts what another one has counted, on another scale, too.
+    #[cfg(feature = "std")]
+    fn add(&mut self, other: &Self, scale: Rescale) {
+        self.packets += other.arrived();
+        scale.gaps(&other.gaps, |to, n| {
+            self.gaps.get_mut(to).into_iter().for_each(|sum| *sum = sum.saturating_add(n));
+        });
+    }
 }
 
 /// The counts of all contexts of a kind.
@@ -396,6 +448,35 @@ impl Learner {
             waits: shorter + 1,
             lengths: length_class(burst.saturating_sub(1)) + 1,
             train,
+        }
+    }
+
+    /// Goes by what `before` has counted. Where hold or burst were others, waits are reckoned anew, each
+    /// before it is used.
+    #[cfg(feature = "std")]
+    pub(super) fn learn_from(&mut self, before: &mut Self) {
+        let limits = |l: &Self| (l.scale.shift, l.hold_quarters, l.waits, l.lengths, l.train);
+        if limits(self) == limits(before) {
+            return core::mem::swap(self, before);
+        }
+        self.start = before.start;
+        let scale = Rescale::new(&before.scale, &self.scale);
+        if self.scale.shift == before.scale.shift {
+            core::mem::swap(&mut self.contexts, &mut before.contexts);
+            self.contexts.iter_mut().for_each(Context::reckon_anew);
+        } else {
+            for (number, old) in (0..).zip(before.contexts.iter()) {
+                if let Some(new) = self.contexts.get_mut(scale.context(number)) {
+                    new.add(old, scale);
+                }
+            }
+        }
+        for (new, old) in self.kinds.iter_mut().zip(&before.kinds) {
+            *new = Kind { packets: old.packets, past: old.past, ..Kind::EMPTY };
+            scale.gaps(&old.gaps, |to, n| new.gaps.get_mut(to).into_iter().for_each(|sum| *sum += n));
+            scale.gaps(&old.past_gaps, |to, n| {
+                new.past_gaps.get_mut(to).into_iter().for_each(|sum| *sum += n)
+            });
         }
     }
 

@@ -119,6 +119,19 @@ impl Adaptive {
         }
     }
 
+    /// Goes by what `before` has learned, which parted packets into the same classes, and by what these
+    /// counters, one for each class, count from now on.
+    #[cfg(feature = "std")]
+    pub(crate) fn learn_from(&mut self, before: &mut Self, stats: &[ClassStats]) {
+        // A flow whose last packet has a context of another scale counts there once more: that is not worth
+        // a look at all flows.
+        core::mem::swap(&mut self.flows, &mut before.flows);
+        for ((class, before), stats) in self.classes.iter_mut().zip(&mut before.classes).zip(stats) {
+            class.learner.learn_from(&mut before.learner);
+            class.steering.go_on(&before.steering, Counters::of(stats));
+        }
+    }
+
     /// The scale of gaps and deadlines.
     pub(crate) fn scale(&self) -> &GapScale {
         &self.scale

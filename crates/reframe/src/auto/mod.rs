@@ -139,14 +139,25 @@ impl Autos {
         classes.iter().any(Option::is_some).then_some(Self { classes, ends: Nanos(0) })
     }
 
-    /// Goes on counting where `before`, which had other settings, has ended.
+    /// Goes on counting where `before`, which had other settings, has ended; where the classes are the
+    /// `same`, also by what that knew.
     #[cfg(feature = "std")]
-    pub(crate) fn follow(&mut self, before: &Self) {
-        for (new, old) in self.classes.iter_mut().zip(&before.classes) {
+    pub(crate) fn follow(&mut self, before: &mut Self, same: bool) {
+        for (new, old) in self.classes.iter_mut().zip(&mut before.classes) {
             if let (Some(new), Some(old)) = (new, old) {
                 new.changes = old.changes;
+                if same && core::mem::discriminant(&new.budget) == core::mem::discriminant(&old.budget) {
+                    new.learn_from(old);
+                }
             }
         }
+        self.ends = self.classes.iter().flatten().map(|a| a.ends).min().unwrap_or(Nanos::MAX);
+    }
+
+    /// The classes whose hold sets itself, and the hold of each at present.
+    #[cfg(feature = "std")]
+    pub(crate) fn holds(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.classes.iter().flatten().map(|a| (a.class, a.hold_ns))
     }
 
     /// Packets that arrive before this can't change a hold.
@@ -205,6 +216,26 @@ impl Auto {
         if self.sampled.is_multiple_of(MANY) {
             self.one_in = (self.one_in + 2).min(LEAST);
         }
+    }
+
+    /// Goes by what `before` knew, whose budget was of the same kind. Where other holds are tried now, that
+    /// is the hold alone.
+    #[cfg(feature = "std")]
+    fn learn_from(&mut self, before: &mut Self) {
+        if self.shadow.tries_as(&before.shadow) {
+            let budget = core::mem::replace(&mut before.budget, self.budget);
+            core::mem::swap(self, before);
+            if budget != self.budget {
+                // Another hold may be the best now.
+                (self.resting, self.steady) = (false, 0);
+            }
+            return;
+        }
+        let none = (before.hold_ns == 0 && self.aside).then_some(0);
+        let shorter = || self.shadow.holds().find(|ns| *ns <= before.hold_ns);
+        let hold_ns = none.or_else(shorter).or_else(|| self.shadow.holds().last());
+        self.hold_ns = hold_ns.unwrap_or(self.hold_ns);
+        self.wanted = self.hold_ns;
     }
 
     /// The end of a window; returns the class and its new hold, where that is another.

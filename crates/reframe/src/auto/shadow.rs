@@ -90,6 +90,12 @@ impl Shadow {
         Self { holds, burst, flows: vec![none; FLOWS] }
     }
 
+    /// Returns true if the outcomes are of the same holds and bursts as those of another one.
+    #[cfg(feature = "std")]
+    pub(super) fn tries_as(&self, other: &Self) -> bool {
+        (self.holds, self.burst) == (other.holds, other.burst)
+    }
+
     /// The holds that are tried, in ns, from the longest to the shortest.
     pub(super) fn holds(&self) -> impl Iterator<Item = u64> + '_ {
         self.holds.iter().copied().take_while(|ns| *ns > 0)
