@@ -1,8 +1,10 @@
 //! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a
 //! restart loses no connection.
 
+use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +17,7 @@ use serde_json::Value;
 use slipstream::clock::{self, LiveClock};
 use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
-use slipstream::pipeline::{Plan, ShardPlan};
+use slipstream::pipeline::Plan;
 use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
 use tracing::{info, warn};
@@ -155,7 +157,8 @@ impl Keeper {
             1 => None,
             shards => Some(plan.in_shards(shards)?),
         };
-        let owner = sharded.as_ref().map(ShardPlan::owners);
+        let hosts = sharded.as_ref().map(|_| hosts_of_nats(plan, &state)).unwrap_or_default();
+        let owner = sharded.as_ref().map(|sharded| sharded.owners(&hosts));
         for table in &state.tables {
             let count = (table.records.len() / table.record) as u64;
             let Some((place, kind)) = place(plan, table) else {
@@ -253,6 +256,14 @@ fn lock(file: &File) -> anyhow::Result<()> {
 /// A NAT's table like one that was saved, where none of the plan's stages has it.
 fn of_a_nat(saved: &SavedTable<'_>) -> Option<StateTable> {
     types::stage_type("nat")?.properties.tables.iter().copied().find(|kind| is_like(kind, saved))
+}
+
+/// The inside hosts of sessions and mappings that NATs had.
+fn hosts_of_nats(plan: &Plan, state: &StateFile<'_>) -> HashSet<IpAddr> {
+    let tables = state.tables.iter().filter_map(|table| Some((table, place(plan, table)?.1)));
+    let ends =
+        tables.flat_map(|(table, kind)| table.records.chunks_exact(table.record).filter_map(kind.ends));
+    ends.filter(|ends| ends.external.is_some()).map(|ends| ends.source.0).collect()
 }
 
 /// Returns true if a table has the layout of one that was saved.

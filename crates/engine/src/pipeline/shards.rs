@@ -1,11 +1,14 @@
 //! Pipelines replicated: a plan for each shard, or the reason why there can't be several.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::config::{Plan, PlannedStage};
 use super::diagnostics::Finding;
 use super::{Change, Diagnostics};
-use crate::runtime::shards::{By, External, Externals, Hash, PortRange, Steer};
+use crate::runtime::shards::{By, External, Externals, Hash, Hosts, PortRange, Steer};
 use slipstream_core::operate::{EntryEnds, Update};
 use slipstream_core::registry::{
     Group, Hindrance, Meets, Ports, Properties, Role, Shared, Sharing, Translation,
@@ -47,9 +50,10 @@ impl ShardPlan {
     }
 
     /// Tells the shard that a saved entry is for, since the packets that it is for are led there; none where
-    /// they would be led to two.
-    pub fn owners(&self) -> impl Fn(&EntryEnds) -> Option<usize> {
-        let inside = self.nat.as_ref().map(|(_, inside)| inside.as_slice());
+    /// they would be led to two. Of `hosts` a NAT has sessions or mappings: where its settings don't say who
+    /// is inside, these are.
+    pub fn owners<'a>(&'a self, hosts: &'a HashSet<IpAddr>) -> impl Fn(&EntryEnds) -> Option<usize> + 'a {
+        let inside = self.nat.as_ref().map(|(_, inside)| Hosts { translated: inside, known: hosts });
         let steer = Steer::new(self.plans.len() as u32, By::Connection, self.hash, self.externals.clone());
         move |ends| steer.of_entry(ends, inside).map(|shard| shard as usize)
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-pub(crate) use self::steer::{By, External, Externals, Hash, PortRange, Steer};
+pub(crate) use self::steer::{By, External, Externals, Hash, Hosts, PortRange, Steer};
 
 use self::mailbox::{Inbox, Mailbox};
 pub(super) use self::report::merged;

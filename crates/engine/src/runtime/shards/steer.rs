@@ -8,6 +8,7 @@
 //! ICMP errors go with the packet that they tell of, and fragments with the first one of their datagram:
 //! those that come before it have to [wait](super::early).
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,6 +100,26 @@ impl External {
         let (number, ranges) = if query.is_some() { (query, ids) } else { (port, ranges) };
         let of = |number| ranges.iter().find_map(|range| range.shard(number, shards));
         number.and_then(of).unwrap_or_default()
+    }
+}
+
+/// Hosts behind a NAT, as far as somebody says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hosts<'a> {
+    /// All that are translated; none: every source that comes to its inside.
+    pub(crate) translated: &'a [IpNet],
+    /// Some that it has sessions or mappings of.
+    pub(crate) known: &'a HashSet<IpAddr>,
+}
+
+impl Hosts<'_> {
+    /// Returns true if a connection that is not of external addresses was begun from outside, as far as one
+    /// can tell.
+    fn begun_from_outside(&self, source: IpAddr, destination: IpAddr) -> bool {
+        if self.translated.is_empty() {
+            return self.known.contains(&destination) && !self.known.contains(&source);
+        }
+        !self.translated.iter().any(|net| net.contains(&source))
     }
 }
 
@@ -196,7 +217,7 @@ impl Steer {
     /// The shard to which the packets of a saved entry are led. `inside` says which hosts are behind the NAT,
     /// if there is one. None where they would be led to two: an inside host's own shard has no part in the
     /// external port.
-    pub(crate) fn of_entry(&self, ends: &EntryEnds, inside: Option<&[IpNet]>) -> Option<u32> {
+    pub(crate) fn of_entry(&self, ends: &EntryEnds, inside: Option<Hosts<'_>>) -> Option<u32> {
         let (source, destination) = (Octets::of(ends.source.0), Octets::of(ends.destination.0));
         let is_query = ends.protocol == ICMP;
         let by_port = |port: u16| {
@@ -225,7 +246,7 @@ impl Steer {
             by_port(ends.source.1)
         } else if self.external.has(destination.bytes()) {
             by_port(ends.destination.1)
-        } else if !inside.is_empty() && !inside.iter().any(|net| net.contains(&ends.source.0)) {
+        } else if inside.begun_from_outside(ends.source.0, ends.destination.0) {
             host(&destination)
         } else {
             host(&source)
@@ -550,16 +571,23 @@ mod tests {
                 protocol: UDP, source, destination: (IpAddr::from(remote), far), external,
             };
             let (host, pool) = ((IpAddr::from(inside), 4000), (IpAddr::from([192, 0, 2, 1]), port));
-            let nets = [IpNet::new(IpAddr::from(inside), 32).unwrap()];
+            let (nets, hosts) = ([IpNet::new(IpAddr::from(inside), 32).unwrap()], HashSet::from([host.0]));
             prop_assume!(inside != remote && !within.external.has(&inside));
-            prop_assert_eq!(within.of_entry(&ends(host, Some(pool)), Some(&nets)), Some(shard));
-            prop_assert_eq!(within.of_entry(&ends(host, None), Some(&nets)), Some(shard));
-            prop_assert_eq!(within.of_entry(&ends(pool, None), Some(&nets)), Some(shard));
-            let answer = EntryEnds { protocol: UDP, source: (remote.into(), far), destination: host, external: None };
-            prop_assert_eq!(within.of_entry(&answer, Some(&nets)), Some(shard));
-            if let Some(other) = range.part((shard + 1) % shards, shards).filter(|_| shards > 1) {
-                let wrong = (pool.0, other.first);
-                prop_assert_eq!(within.of_entry(&ends(host, Some(wrong)), Some(&nets)), None);
+            let begun_there = EntryEnds { protocol: UDP, source: (remote.into(), far), destination: host, external: None };
+            // The NAT's settings say which hosts are inside, or its own entries do.
+            for inside in [
+                Hosts { translated: &nets, known: &HashSet::new() },
+                Hosts { translated: &[], known: &hosts },
+            ] {
+                let of_entry = |ends: &EntryEnds| within.of_entry(ends, Some(inside));
+                prop_assert_eq!(of_entry(&ends(host, Some(pool))), Some(shard));
+                prop_assert_eq!(of_entry(&ends(host, None)), Some(shard));
+                prop_assert_eq!(of_entry(&ends(pool, None)), Some(shard));
+                prop_assert_eq!(of_entry(&begun_there), Some(shard));
+                if let Some(other) = range.part((shard + 1) % shards, shards).filter(|_| shards > 1) {
+                    let wrong = (pool.0, other.first);
+                    prop_assert_eq!(of_entry(&ends(host, Some(wrong))), None);
+                }
             }
             // Packets that are not translated meet, too.
             prop_assert_eq!(outside.shard(&udp((remote, far), (inside, 4000))), shard);
