@@ -164,11 +164,14 @@ impl Seen {
 pub struct ConntrackCounters {
     /// Connections begun.
     pub opened: u64,
-    /// Connections whose time passed.
+    /// Connections that came back from a saved state.
+    pub restored: u64,
+    /// Connections whose time passed, of those that were begun and of those that came back.
     pub expired: u64,
     /// Connections that made room for others, by their [`Class`].
     pub displaced: [u64; Class::ALL.len()],
-    /// Connections that found no room.
+    /// Times that a connection was to begin and found no room: one that is tried again counts again, and of a
+    /// train that is decided about once, all packets count as one.
     pub refused: u64,
 }
 

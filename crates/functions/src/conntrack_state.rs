@@ -150,10 +150,12 @@ impl Conntrack {
         let (forward, until) = (both == key, now.after(left));
         let opened = Nanos(now.0.saturating_sub(age.saturating_add(away)));
         let connection = Connection { forward, replied, tcp, class, links: Links::default(), opened };
-        match both {
+        let restored = match both {
             FlowKey::Narrow(key) => restore(&mut self.v4, key, connection, until),
             FlowKey::Wide(key) => restore(&mut self.v6, key, connection, until),
-        }
+        };
+        self.counters.restored += u64::from(restored);
+        restored
     }
 
     /// As [`Operate::remove`](slipstream_core::operate::Operate::remove).
@@ -230,6 +232,8 @@ mod tests {
                     for record in state.chunks(RECORD) {
                         restarts.restore(record, away * 1_000_000_000, Nanos(now));
                     }
+                    let counted = restarts.counters();
+                    prop_assert_eq!((counted.restored, counted.opened), (restarts.connections().into(), 0));
                     prop_assert_eq!(saved(&restarts, Nanos(now)).len(), saved(&stays, Nanos(now)).len());
                 }
                 let flags = [SYN, SYN | ACK, ACK, FIN | ACK, RST, ACK][flags];

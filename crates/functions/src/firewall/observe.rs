@@ -27,6 +27,7 @@ impl Observe for FirewallStage {
             let c = conntrack.counters();
             visit("connections", u64::from(conntrack.connections()));
             visit("connections_opened", c.opened);
+            visit("connections_restored", c.restored);
             visit("connections_expired", c.expired);
             visit("connections_displaced", c.displaced.iter().sum());
             visit("connections_displaced_unanswered", c.displaced(Class::Unanswered));

@@ -77,7 +77,9 @@ pub struct NatCounters {
     drops: [u64; DropReason::ALL.len()],
     /// Sessions begun.
     pub sessions_opened: u64,
-    /// Sessions ended.
+    /// Sessions that came back from a saved state.
+    pub sessions_restored: u64,
+    /// Sessions ended, of those that were begun and of those that came back.
     pub sessions_closed: u64,
     /// Dynamic mappings made.
     pub mappings_made: u64,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use slipstream_core::pool::Pool;
-use slipstream_core::stage::Context;
+use slipstream_core::stage::{Context, Observe};
 use slipstream_wire::LinkType;
 
 use super::super::{DropReason, Kind, LOOK, Packet, Verdict};
@@ -135,10 +135,17 @@ proptest! {
             prop_assert_eq!(go(&mut after), go(&mut before));
         }
         prop_assert_eq!(after.nat.sessions(), before.nat.sessions());
-        // All ports come back.
-        for stage in [&mut before, &mut after] {
+        let saved_sessions = state.iter().filter(|(table, _)| *table == 0).count() as u64;
+        // All ports come back, and of every session the counters say where it came from and that it ended.
+        for (stage, restored) in [(&mut before, 0), (&mut after, saved_sessions)] {
             stage.nat.expire(Nanos(later + 100_000 * SECOND), u32::MAX);
             prop_assert_eq!((stage.nat.sessions(), stage.nat.mappings()), (0, 0));
+            let mut counted = std::collections::BTreeMap::new();
+            stage.counters(&mut |name, n| {
+                counted.insert(name, n);
+            });
+            prop_assert_eq!(counted["sessions_restored"], restored);
+            prop_assert_eq!(counted["sessions_opened"] + restored, counted["sessions_closed"]);
         }
     }
 

@@ -346,6 +346,7 @@ impl Nat {
             self.mappings.let_go(mapping, 0, now);
             return false;
         };
+        self.counters.sessions_restored += 1;
         self.outside.insert(outside.hash(self.config.seed), id);
         self.mappings.hold(mapping);
         self.look_later(now);

@@ -431,6 +431,7 @@ impl Observe for NatStage {
         visit("sessions", u64::from(self.nat.sessions()));
         visit("mappings", u64::from(self.nat.mappings()));
         visit("sessions_opened", c.sessions_opened);
+        visit("sessions_restored", c.sessions_restored);
         visit("sessions_closed", c.sessions_closed);
         visit("unsolicited", c.unsolicited);
         visit("long_probes", self.nat.long_probes());
