@@ -28,13 +28,14 @@ struct Port {
 /// can answer for is added to `findings`.
 pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usize, IpNet)>> {
     let mut all = vec![Vec::new(); plan.stages.len()];
+    let wires = Wires::of(plan);
     for (id, stage) in plan.stages.iter().enumerate() {
         let external = (stage.kind.properties.external)(&stage.settings);
         if external.is_empty() {
             continue;
         }
-        let Some(ports) = ports_before(plan, id) else { continue };
-        if leads_to_a_link(plan, id) && !stage.settings.flag("routed") {
+        let Some(ports) = ports_before(plan, &wires, id) else { continue };
+        if leads_to_a_link(plan, &wires, id) && !stage.settings.flag("routed") {
             let wrong = external.iter().filter_map(|net| unanswered(stage, &ports, net));
             findings.extend(wrong.map(|finding| place(plan, stage, finding)).take(1));
         }
@@ -55,10 +56,13 @@ fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -
 /// Remarks about NATs that stand in a wire, with no router before them: each one's name, and the
 /// advice. Whoever sends to their addresses may know where they are, so that this is no error.
 pub(crate) fn unanswered_notes(plan: &Plan) -> Vec<(String, String)> {
+    let wires = Wires::of(plan);
     let note = |(id, stage): (usize, &PlannedStage)| {
         let external = (stage.kind.properties.external)(&stage.settings);
-        let net = external.first().filter(|_| !stage.settings.flag("routed") && leads_to_a_link(plan, id))?;
-        ports_before(plan, id)?.is_empty().then(|| {
+        let net = external
+            .first()
+            .filter(|_| !stage.settings.flag("routed") && leads_to_a_link(plan, &wires, id))?;
+        ports_before(plan, &wires, id)?.is_empty().then(|| {
             let text = format!(
                 "nobody on the link answers for {}, an external address: no router leads to the NAT; lead packets from \
                  inside to it by a router whose interface has that address in its network, or say routed = true where \
@@ -124,8 +128,32 @@ fn is(port: Option<&str>, names: [&str; 2]) -> bool {
     port.is_none_or(|port| names.contains(&port))
 }
 
+/// The wires of a plan by their ends, so that a search for each NAT need not look at all of them for each
+/// stage that it comes to.
+struct Wires<'a> {
+    into: Vec<Vec<&'a Wire>>,
+    out_of: Vec<Vec<&'a Wire>>,
+}
+
+impl<'a> Wires<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let none = || vec![Vec::new(); plan.stages.len()];
+        let (mut into, mut out_of) = (none(), none());
+        for wire in &plan.wires {
+            for (all, stage) in [(&mut into, wire.to), (&mut out_of, wire.from)] {
+                all.get_mut(stage).into_iter().for_each(|wires: &mut Vec<_>| wires.push(wire));
+            }
+        }
+        Self { into, out_of }
+    }
+
+    fn at<'b>(all: &'b [Vec<&'a Wire>], stage: usize) -> impl Iterator<Item = &'a Wire> + use<'a, 'b> {
+        all.get(stage).into_iter().flatten().copied()
+    }
+}
+
 /// The ports of routers by which packets come to a NAT from inside; none if a router's can't be told.
-fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
+fn ports_before(plan: &Plan, wires: &Wires<'_>, nat: usize) -> Option<Vec<Port>> {
     let port = |router: usize, wire: &Wire, stage: &PlannedStage| {
         let attachments = (stage.kind.properties.attachments)(&stage.settings)?;
         let name = wire.output.as_deref().unwrap_or("0");
@@ -135,8 +163,8 @@ fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
     };
     let mut ports = Vec::new();
     search(nat, |to, next| {
-        let leads = |w: &&Wire| w.to == to && (to != nat || is(w.input.as_deref(), INSIDE));
-        for wire in plan.wires.iter().filter(leads) {
+        let leads = |w: &&Wire| to != nat || is(w.input.as_deref(), INSIDE);
+        for wire in Wires::at(&wires.into, to).filter(leads) {
             let Some(from) = plan.stages.get(wire.from) else { continue };
             if from.kind.properties.counts_hops {
                 ports.push(port(wire.from, wire, from));
@@ -149,11 +177,11 @@ fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
 }
 
 /// Returns true if packets that leave a NAT to outside come to a link, before another router.
-fn leads_to_a_link(plan: &Plan, nat: usize) -> bool {
+fn leads_to_a_link(plan: &Plan, wires: &Wires<'_>, nat: usize) -> bool {
     let mut found = false;
     search(nat, |from, next| {
-        let leads = |w: &&Wire| w.from == from && (from != nat || is(w.output.as_deref(), OUTSIDE));
-        for wire in plan.wires.iter().filter(leads) {
+        let leads = |w: &&Wire| from != nat || is(w.output.as_deref(), OUTSIDE);
+        for wire in Wires::at(&wires.out_of, from).filter(leads) {
             let Some(to) = plan.stages.get(wire.to) else { continue };
             found |= to.kind.properties.faces_a_link;
             if !to.kind.properties.counts_hops {
