@@ -438,7 +438,7 @@ pub(crate) struct Synth {
     /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,… [default: 64..1500]
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
-    /// Mean rate: 1mpps, 500kpps, 2.2gbps [default: 1mpps].
+    /// Mean rate: 1mpps, 500kpps, 2.2gbps; a number alone is packets a second [default: 1mpps].
     #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<String>,
     /// When packets come: constant, poisson [default: constant].

@@ -56,6 +56,10 @@ impl NewFile {
         // The system's word about the folder is told, not that about a hidden file of which nobody knows.
         let said = |error: io::Error| match failed {
             Some(first) if first.kind() == error.kind() => first,
+            // In /proc there is no way to make a file, and what it says is that there is none.
+            _ if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => {
+                io::Error::new(io::ErrorKind::Unsupported, "no new files are possible in this directory")
+            }
             _ => error.kind().into(),
         };
         let (file, hidden) = hidden(&path).map_err(said)?.into_parts();
@@ -305,6 +309,14 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"old");
         file.persist().unwrap();
         assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["f".to_owned()]));
+    }
+
+    #[test]
+    fn a_directory_without_new_files_is_told_of_as_such() {
+        let error = NewFile::create(Path::new("/proc/self/new")).unwrap_err();
+        assert!(error.to_string().contains("no new files are possible"), "{error}");
+        let error = NewFile::create(Path::new("/proc/self/no folder/new")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     /// Both ways give a new file the same mode.

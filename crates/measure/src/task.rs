@@ -133,6 +133,12 @@ impl Task {
         matches!(self, Self::Superspreaders | Self::DdosVictims)
     }
 
+    /// Says that its answer is a list of keys, of which there may be too many.
+    #[must_use]
+    pub const fn lists_keys(self) -> bool {
+        self.lists_flows() || self.counts_pairs() || matches!(self, Self::HeavyChanges)
+    }
+
     /// Says that its answer is a list of flows, whose keys a sketch must have kept.
     #[must_use]
     pub const fn lists_flows(self) -> bool {

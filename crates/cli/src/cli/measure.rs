@@ -88,9 +88,9 @@ pub(crate) enum MeasureFormat {
 /// Which answers, and how they are printed.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Answers {
-    /// Keys to list at most.
-    #[arg(long, value_name = "N", default_value = default_of("measure", "top"), value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) top: u32,
+    /// Keys to list at most [default: 20].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) top: Option<u32>,
     /// Leave out what is lighter, changed less or spread less; by default what the sketch can tell from
     /// noise.
     #[arg(long, value_name = "WEIGHT", default_value = default_of("measure", "threshold"))]

@@ -349,6 +349,21 @@ fn what_can_not_be() {
     run(["measure", "no-such-file.pcap"]).with(2).silent().saying(&["no-such-file.pcap"]);
 }
 
+/// An option without an effect is told of, and is no error: one of several tasks may have a use for it.
+#[test]
+fn a_list_that_no_task_has_is_told_of() {
+    let measured = |words: &[&str]| run(["measure", text(small()), "--top", "5"].iter().chain(words)).with(0);
+    let told = "--top has no effect";
+    measured(&["--task", "cardinality"]).saying(&[told, "cardinality lists no keys"]);
+    measured(&["--task", "flow-size", "--flow", "10.0.0.1"])
+        .saying(&[told, "flow-size lists the keys of --flow"]);
+    for words in [&["--task", "heavy-hitters"][..], &["--task", "cardinality", "--task", "heavy-changes"]] {
+        assert!(!measured(words).stderr.contains(told), "{words:?}");
+    }
+    let usual = measure(&campus(), &["--key", "5tuple"]);
+    assert_eq!(usual["epochs"][0]["answers"].as_array().unwrap().len(), 20, "as --help says");
+}
+
 /// A capture without IP packets: an empty answer for every task.
 #[test]
 fn nothing_to_measure() {

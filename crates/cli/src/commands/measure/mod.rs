@@ -29,6 +29,7 @@ use tracing::warn;
 
 use super::{Outcome, report_damage};
 use crate::check;
+use crate::cli::flags::{default_of, number_of};
 use crate::cli::measure as cli;
 use crate::port::Input;
 use crate::replace::{Replacement, refuse_shared};
@@ -90,8 +91,20 @@ fn ask(task: Task, keying: Keying, answers: &cli::Answers) -> anyhow::Result<Ask
         Ok((key.get().to_vec(), ipv6))
     };
     let flows = answers.flow.iter().map(flow).collect::<anyhow::Result<Vec<_>>>()?;
-    let want = Want { threshold: answers.threshold.0, top: answers.top as usize };
+    let usual = || number_of("measure", "top", default_of("measure", "top")).map_err(|e| anyhow!(e));
+    let top = answers.top.map_or_else(usual, |top| Ok(top.into()))?;
+    let want = Want { threshold: answers.threshold.0, top: top as usize };
     Ok(Ask { task, keying, want, flows })
+}
+
+/// Says so where `--top` was given and no answer is a list.
+fn tell_of_top(tasks: &[Task], answers: &cli::Answers) {
+    let lists = |task: &Task| task.lists_keys() && answers.flow.is_empty();
+    if answers.top.is_some() && !tasks.iter().any(lists) {
+        let tasks: Vec<_> = tasks.iter().map(ToString::to_string).collect();
+        let why = if answers.flow.is_empty() { "lists no keys" } else { "lists the keys of --flow" };
+        warn!("--top has no effect: {} {why}", tasks.join(" or "));
+    }
 }
 
 fn plan(args: &cli::Measure, kind: Kind) -> Plan {
@@ -157,6 +170,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let inputs = args.trace.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
     refuse_shared([("--save", args.save.as_deref())], inputs)?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
+    tell_of_top(&args.task, &args.answers);
     let mut jobs: Vec<_> =
         args.task.iter().map(|task| Job::new(args, *task)).collect::<anyhow::Result<_>>()?;
     let abouts: Vec<_> = jobs.iter().map(|job| (job.task, job.kind, job.keying)).collect();

@@ -28,6 +28,7 @@ pub(super) fn merge(
     for path in all {
         state::merge(&mut whole, state::read(path)?).with_context(|| path.display().to_string())?;
     }
+    super::tell_of_top(&[task.unwrap_or(whole.about.task)], answers);
     let outcome = answer(&whole, task, answers)?;
     for (i, epoch) in outcome.epochs.iter().enumerate() {
         let Answer::Keys { rows, unlisted: Some(most), .. } = &epoch.answer else { continue };
@@ -46,7 +47,9 @@ pub(super) fn merge(
 
 pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&answers.fail_if)?;
-    let report = answer(&state::read(path)?, task, answers).with_context(|| path.display().to_string())?;
+    let state = state::read(path)?;
+    super::tell_of_top(&[task.unwrap_or(state.about.task)], answers);
+    let report = answer(&state, task, answers).with_context(|| path.display().to_string())?;
     show::finish(&[report], answers.format, &checks)
 }
 
