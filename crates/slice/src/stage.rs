@@ -332,13 +332,14 @@ fn slice(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 fn slice_as_set(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let mut config = config(settings, site)?;
     config.validate().map_err(of_setting)?;
+    let entries = config.entries;
     if site.dry {
         // Its table may be large.
         config.entries = 1;
     }
     let owner = site.common.count::<Shared>() as u32;
     let shared = Shared::new(config, owner, settings.flag("explicit_drop")).map_err(of_setting)?;
-    let stage = SliceStage::new(&shared).map_err(of_setting)?;
+    let stage = SliceStage::new(&shared, entries).map_err(of_setting)?;
     site.common.add(site.name, shared);
     Ok(Made::Between(Box::new(stage), ports(settings)?))
 }

@@ -68,19 +68,21 @@ pub(crate) struct SliceStage {
     shared: Shared,
     slicer: Slicer,
     kept: Kept,
+    /// Entries as they were set: the table of a stage that is only checked is a small one.
+    entries: u32,
 }
 
 impl SliceStage {
-    /// The way in to `shared`.
-    pub(crate) fn new(shared: &Shared) -> Result<Self, ConfigError> {
+    /// The way in to `shared`, which has so many entries.
+    pub(crate) fn new(shared: &Shared, entries: u32) -> Result<Self, ConfigError> {
         let slicer = Slicer::new(&shared.config)?;
-        Ok(Self { shared: shared.clone(), slicer, kept: Kept::new() })
+        Ok(Self { shared: shared.clone(), slicer, kept: Kept::new(), entries })
     }
 }
 
 impl Stage for SliceStage {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        let Self { shared, slicer, kept } = self;
+        let Self { shared, slicer, kept, .. } = self;
         let owner = shared.owner;
         let mut ends = shared.lock();
         shared.release_dropped(cx, &mut ends.table);
@@ -121,6 +123,18 @@ impl Observe for SliceStage {
 
     fn drops(&self) -> Drops {
         self.kept.drops
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let few = usize::try_from(self.entries).is_ok_and(|entries| entries < BATCH);
+        let note = || {
+            format!(
+                "functions get up to {BATCH} packets at once, of which {} are sliced at most (`entries`) and the \
+                 others go whole; set {BATCH} or more",
+                self.entries
+            )
+        };
+        few.then(note).into_iter().collect()
     }
 }
 

@@ -116,3 +116,15 @@ fn who_checks_a_plan_is_told_what_is_left_out() {
     });
     assert!(without.unwrap_err().to_string().contains("out = \"docker0\""));
 }
+
+#[test]
+fn a_table_of_payloads_smaller_than_a_batch_is_told_of() {
+    let notes = |entries: &str| {
+        let graph = format!("slice({entries}) -> splice");
+        let (from, to) = (port_of("synth:"), port_of("null"));
+        Plan::from_graph(&graph, Some(from), Some(to), std::path::Path::new("")).unwrap().notes().unwrap()
+    };
+    let [(stage, note)] = &notes("entries=4")[..] else { panic!("one note") };
+    assert!(stage == "slice" && note.contains("256 packets at once, of which 4 are sliced"), "{note}");
+    assert_eq!((notes("entries=255").len(), notes("entries=256"), notes("")), (1, vec![], vec![]));
+}
