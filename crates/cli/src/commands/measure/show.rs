@@ -100,9 +100,10 @@ fn figures(r: &Report) -> Value {
         "tunnel": r.tunnel,
         "seed": r.seed,
         "packets": r.packets,
-        "packets_skipped": r.skipped,
+        // Of a saved state neither is known. Whoever reads these keys expects a number.
+        "packets_skipped": r.skipped.unwrap_or_default(),
         "memory_bytes": r.memory_bytes,
-        "aggregator_bytes": r.aggregator_bytes,
+        "aggregator_bytes": r.aggregator_bytes.unwrap_or_default(),
         "ns_per_packet": per_packet,
         "truncated_at_byte": r.truncated_at_byte,
     })
