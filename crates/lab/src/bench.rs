@@ -15,6 +15,8 @@ use slipstream::time::Nanos;
 use slipstream_wire::checksum::{fill_ip, fill_transport};
 use slipstream_wire::{FlowKey, LinkType, classify, protocol};
 
+use crate::random::Random;
+
 /// The unit for which a function decides once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Per {
@@ -199,38 +201,28 @@ pub(super) fn traffic(keys: &[FlowKey], slf: usize, packets: usize) -> Traffic {
 /// The same with runs of mixed lengths, distributed geometrically about a mean, as trains of mixed flows are:
 /// no processor foresees where one ends.
 pub(super) fn mixed_traffic(keys: &[FlowKey], mean: f64, packets: usize) -> Traffic {
-    runs(keys, packets, |state| {
+    runs(keys, packets, |random| {
         let mut len = 1;
-        // The upper 53 bits are a share below 1.
-        while (random(state) >> 11) as f64 * mean >= (1u64 << 53) as f64 {
+        while random.share() * mean >= 1.0 {
             len += 1;
         }
         len
     })
 }
 
-/// The next number of SplitMix64 (Steele, Lea and Flood, 2014).
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 /// Traffic of these flows in random order, in runs of so many packets.
-fn runs(keys: &[FlowKey], packets: usize, mut length: impl FnMut(&mut u64) -> usize) -> Traffic {
+fn runs(keys: &[FlowKey], packets: usize, mut length: impl FnMut(&mut Random) -> usize) -> Traffic {
     let frames: Vec<Vec<u8>> = keys.iter().map(frame).collect();
     let mut traffic = Traffic::default();
-    let mut state = SEED;
+    let mut random = Random(SEED);
     let mut last = usize::MAX;
     while traffic.len() < packets {
-        let flow = (random(&mut state) % frames.len() as u64) as usize;
+        let flow = random.below(frames.len());
         if flow == last {
             continue;
         }
         last = flow;
-        for _ in 0..length(&mut state) {
+        for _ in 0..length(&mut random) {
             let time = Nanos(1_000_000_000 + traffic.len() as u64 * 100);
             if let Some(frame) = frames.get(flow) {
                 traffic.push(time, frame.len() as u32, frame);

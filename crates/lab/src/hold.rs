@@ -4,9 +4,9 @@
 //! Times are CPU times of one core over packets in memory, so that other programs take little part in them.
 //! All are measured in turn, round after round, so that a slow stretch of the machine meets all alike.
 //!
-//! α and β′ are measured on other traffic than the one that is predicted: flows in random order, in runs of
-//! mixed lengths. It comes in polls of as many packets as the campus traffic, for a poll has a cost, too,
-//! which is part of β′ here. The reframer's own cost is measured in front of the chain, at one hold:
+//! α and β′ are measured on other traffic than the one that is predicted: flows in random order, in runs
+//! of mixed lengths. It comes in polls of as many packets as the campus traffic, for a poll has a cost,
+//! too, which is part of β′ here. The reframer's own cost is measured in front of the chain, at one hold:
 //! functions take longer behind it than for the same trains from elsewhere, which it doesn't show by itself.
 
 use serde_json::{Map, Value, json};

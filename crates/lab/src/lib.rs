@@ -31,6 +31,7 @@ mod model;
 mod nf_locality;
 mod page;
 mod paper;
+mod random;
 mod results;
 mod slice;
 

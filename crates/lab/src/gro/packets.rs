@@ -4,6 +4,8 @@
 use slipstream_wire::checksum::{fill_ip, fill_transport};
 use slipstream_wire::{LinkType, classify};
 
+use crate::random::Random;
+
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
@@ -115,20 +117,6 @@ impl Packet {
         }
         frame.resize(frame.len() + self.padding, 0);
         frame
-    }
-}
-
-/// Numbers that look random, SplitMix64 (Steele, Lea and Flood, 2014).
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    /// One below `n`.
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n.max(1) as u64) as usize
     }
 }
 

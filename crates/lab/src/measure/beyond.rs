@@ -193,7 +193,7 @@ pub(super) fn exact_table(study: &mut Study<'_>) -> anyhow::Result<()> {
     for (flows, packets) in [(20_000, 2_000_000), (200_000, 2_000_000), (5_000_000, 20_000_000)] {
         let (flows, packets) = (flows / scale, packets / scale);
         let mut random = Random(SEED);
-        let uniform: Vec<u32> = (0..packets).map(|_| (random.next() * flows as f64) as u32).collect();
+        let uniform: Vec<u32> = (0..packets).map(|_| (random.share() * flows as f64) as u32).collect();
         for (order, numbers) in [("zipf 1.1", flow_numbers(packets, flows, 1.1, 1.0)), ("uniform", uniform)] {
             let stream = updates::<4>(&numbers);
             let mut fronts = [

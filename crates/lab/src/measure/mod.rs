@@ -17,6 +17,8 @@ use slipstream_sketch::{
     UnivMonParams, Update, build_with,
 };
 
+use crate::random::Random;
+
 use super::{Bench, Chart, Claim, Curve, Findings, Lab, Paper, Plot, Scale};
 
 pub(super) const LAB: Lab = Lab {
@@ -31,18 +33,6 @@ const SEED: u64 = 7;
 /// Mean length of bursts.
 const BURST: f64 = 6.0;
 
-/// Numbers between 0 and 1 from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Flow numbers: Zipf-distributed over `flows`, in bursts of a geometric length.
 fn flow_numbers(packets: usize, flows: usize, skew: f64, burst: f64) -> Vec<u32> {
     let mut sums = Vec::with_capacity(flows);
@@ -53,13 +43,13 @@ fn flow_numbers(packets: usize, flows: usize, skew: f64, burst: f64) -> Vec<u32>
     }
     let mut random = Random(SEED);
     let draw = |random: &mut Random| {
-        let at = random.next() * sum;
+        let at = random.share() * sum;
         sums.partition_point(|s| *s < at) as u32
     };
     let mut now = draw(&mut random);
     (0..packets)
         .map(|_| {
-            if random.next() * burst < 1.0 {
+            if random.share() * burst < 1.0 {
                 now = draw(&mut random);
             }
             now

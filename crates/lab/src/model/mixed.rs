@@ -17,6 +17,7 @@ use super::{
     BATCH, Bench, Chain, Chart, Findings, Measured, Point, Process, QUEUE, Speed, by_class, capacity,
     classes, effort, engine, load, mean, object, quantile, question, solve,
 };
+use crate::random::numbered;
 
 /// Frames that are sent in a loop.
 const FRAMES: usize = 4096;
@@ -35,21 +36,13 @@ struct Mixed {
     _files: [NamedTempFile; 2],
 }
 
-/// Pseudorandom numbers (SplitMix64; Steele, Lea and Flood, 2014).
-fn random(n: u64) -> u64 {
-    let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 fn host(bits: u32) -> IpAddr {
     Ipv4Addr::from_bits(bits).into()
 }
 
 /// An IPv4 frame to be routed.
 fn v4(n: u64) -> Result<Vec<u8>, KeyError> {
-    let bits = random(n);
+    let bits = numbered(n);
     let (src, dst) = (0x0a00_0000 | bits as u32 >> 8, 0x1400_0000 | (bits >> 32) as u32 >> 4);
     let key = FlowKey::new(&[], host(src), host(dst), protocol::UDP, bits as u16 | 1024, 53)?;
     Ok(bench::frame(&key))
@@ -57,7 +50,7 @@ fn v4(n: u64) -> Result<Vec<u8>, KeyError> {
 
 /// A frame to one of 256 stations: IPv4 and TCP, so that it can be told from those to be routed.
 fn ethernet(n: u64) -> Result<Vec<u8>, KeyError> {
-    let bits = random(n);
+    let bits = numbered(n);
     let (src, dst) = (0x0a00_0000 | bits as u32 >> 8, 0x1400_0000 | (bits >> 32) as u32 >> 4);
     let key = FlowKey::new(&[], host(src), host(dst), protocol::TCP, bits as u16 | 1024, 443)?;
     let mut frame = bench::frame(&key);
@@ -69,7 +62,7 @@ fn ethernet(n: u64) -> Result<Vec<u8>, KeyError> {
 
 /// An IPv6 frame to be routed.
 fn v6(n: u64) -> Result<Vec<u8>, KeyError> {
-    let bits = random(n);
+    let bits = numbered(n);
     let address = |net: u128, bits: u64| Ipv6Addr::from_bits(net << 96 | u128::from(bits) << 32 | 1).octets();
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64];
     frame.extend(address(0x2001_0db8, bits & 0xffff));
@@ -87,7 +80,7 @@ fn routes() -> String {
     let mut lines =
         BTreeSet::from(["default via 192.0.2.254\n".to_owned(), "::/0 via 2001:db8:ffff::2\n".to_owned()]);
     for n in 0..ROUTES as u64 {
-        let bits = random(n + 1_000_000);
+        let bits = numbered(n + 1_000_000);
         let length = 8 + bits % 17;
         let prefix = (0x1400_0000 | (bits >> 32) as u32 >> 4) & (u32::MAX << (32 - length));
         lines.insert(format!("{}/{length} via 192.0.2.254\n", Ipv4Addr::from_bits(prefix)));
@@ -104,7 +97,7 @@ fn chain() -> anyhow::Result<Mixed> {
         CaptureWriter::create(frames.path(), WriterOptions::for_path(frames.path(), Format::Pcap))?;
     let interface = writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
     for n in 0..FRAMES as u64 {
-        let frame = match random(n + 2_000_000) % 3 {
+        let frame = match numbered(n + 2_000_000) % 3 {
             0 => ethernet(n)?,
             1 => v4(n)?,
             _ => v6(n)?,
