@@ -372,8 +372,10 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let all = functions(dir.path());
-        let named = |(n, pick): (usize, &prop::sample::Index)| format!("f{n} :: {}", pick.get(&all));
-        let chain: Vec<String> = picks.iter().enumerate().map(named).collect();
+        // Each stage has a name of its own: one that is named by its type twice would be the same one, come by
+        // again.
+        let stages = picks.iter().flat_map(|pick| pick.get(&all).split(" -> "));
+        let chain: Vec<String> = stages.enumerate().map(|(n, stage)| format!("f{n} :: {stage}")).collect();
         // A splice must say whose payloads it brings back where there are two slices.
         prop_assume!(chain.iter().filter(|f| f.contains("slice")).count() < 2);
         let slf = slf.min(flows);
