@@ -11,6 +11,11 @@ pub(crate) const HEADER: usize = 10;
 /// Bytes of the longest super-frame, with its header.
 pub(crate) const LONGEST: usize = HEADER + 14 + 8 + (1 << 16);
 
+/// Bytes from a tunnel's header to the transport header inside, at most: the longest headers of UDP and Geneve
+/// (RFC 8926, 268 bytes), Ethernet with two tags, and IP with as many bytes again. A sender that says more
+/// would have each byte before that looked at.
+const LONGEST_TUNNEL: usize = 512;
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FIN: u8 = 0x01;
@@ -98,6 +103,9 @@ impl Layer {
             // Each packet would have a number of its own.
             GRE if !sequence() => {}
             _ => return None,
+        }
+        if start > self.l4 + LONGEST_TUNNEL {
+            return None;
         }
         // Tunnels over UDP have any port: a header is one that goes to the end of the frame by its length.
         let mut found = (self.l4..start).filter_map(|l3| {
@@ -363,6 +371,27 @@ mod tests {
         let twice = in_tunnel(0, &once, 6);
         let header = [1, 1, 0, 0, 100, 0, (twice.len() - 3032) as u8, 0, 16, 0];
         assert!(!segmenter.take(&twice, Offload::read(&header)));
+    }
+
+    #[test]
+    fn a_tunnel_has_headers_of_a_bounded_length() {
+        let takes = |options: usize| {
+            let inner = frame(true, true, true, 1, 2, 0x10, &[7; 3000]);
+            let mut outer = frame(true, false, true, 1, 2, 0, &[]);
+            let l4 = outer.len() - 8;
+            // A header of Geneve, whose options nobody reads.
+            outer.extend([63, 0, 0x65, 0x58, 0, 0, 7, 0]);
+            outer.extend(vec![0; options]);
+            outer.extend(inner);
+            let len = ((outer.len() - l4) as u16).to_be_bytes();
+            outer[l4 + 4..][..2].copy_from_slice(&len);
+            outer[22..24].copy_from_slice(&len);
+            let (size, start) = (100u16.to_ne_bytes(), ((outer.len() - 3032) as u16).to_ne_bytes());
+            let header = [&[1, 4, 0, 0][..], &size, &start, &[16, 0]].concat();
+            Segmenter::default().take(&outer, Offload::read(header.first_chunk().unwrap()))
+        };
+        assert!(takes(252));
+        assert!(!takes(600));
     }
 
     proptest! {
