@@ -50,9 +50,10 @@ demo: build ## reframe the bundled trace: locality, trains, delay and futile wai
 
 # Lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in
 # target/debug while the binary is built in target/release and judged by others; what they need is fetched
-# meanwhile, and who needs it waits for it. What takes times by the wall clock comes when all are done.
+# meanwhile, and who needs it waits for it. Simulations of the hardware take what time of cores the others
+# leave. What takes times by the wall clock comes when all are done.
 test: fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deps unit hardware" "build beside" "deps hardware-deps"
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deps unit" "build beside" "deps hardware-deps hardware"
 	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 
