@@ -252,6 +252,7 @@ class Checks:
         self.raises(FileNotFoundError, lambda: s.analyze([missing, whole]))
         self.raises(FileNotFoundError, lambda: s.analyze([missing], keep_going=True))
         for call, text in ((lambda: s.analyze(whole, burst=0), "burst"), (lambda: s.analyze(whole, windows=["5"]), "windows"),
+                           (lambda: s.analyze(whole, windows=-1), "windows: -1"), (lambda: s.partial(whole, windows=[5, 1 << 64]), "windows: "),
                            (lambda: s.analyze([]), "no trace"), (lambda: s.analyze(whole, tunnel="both"), "tunnel"),
                            (lambda: s.reframe(whole, hodl="1us"), "hold"), (lambda: s.reframe(whole, hold="1"), "hold"),
                            (lambda: s.reframe(whole, workers=0), "workers"), (lambda: s.synth(scratch / "x.pcap", flows=0), ""),
@@ -261,8 +262,11 @@ class Checks:
                            (lambda: s.reframe(whole, classes="web tcp port 80"), 'class "web tcp port 80"')):
             self.raises(ValueError, call, text)
         for call, text in ((lambda: s.analyze(whole, windows=64.5), "float"), (lambda: s.analyze(5), "int"), (lambda: s.analyze([5]), "int"),
-                           (lambda: s.reframe(5), "int")):
+                           (lambda: s.reframe(5), "int"), (lambda: s.analyze(whole, windows=b"64us"), "windows")):
             self.raises(TypeError, call, text)
+        with open(whole, "rb") as opened:
+            for call in (s.analyze, s.reframe):
+                self.raises(TypeError, lambda call=call: call(opened), "" if call is s.reframe else "open file")
         self.raises(FileNotFoundError, lambda: s.reframe(whole, scratch / "nowhere" / "out.pcap"), "nowhere")
         assert not (scratch / "x.pcap").exists()
         for trace, records in ((self.one_packet(whole), 1), (whole.read_bytes()[:24], 0)):
@@ -450,7 +454,10 @@ class Checks:
             self.raises(s.StateError, lambda at=at: s.Measurement.from_bytes(data[:at]))
             self.raises(s.StateError, lambda at=at: s.Measurement.from_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1:]))
         self.raises(s.StateError, lambda: s.Measurement.load(self.campus), str(self.campus), "byte 0")
-        self.raises(s.StateError, lambda: s.Measurement.from_bytes(data[:8] + b"\x09\0" + data[10:]), "version 9", "byte 8")
+        self.raises(s.StateError, lambda: s.Measurement.from_bytes(data[:8] + b"\x09\0" + data[10:]), "version 9", "byte 8", file=None, byte=8)
+        for kind, byte in ((s.Measurement, 0), (s.Partial, 0), (s.Sketch, None)):
+            self.raises(s.StateError, lambda kind=kind: kind.load(self.campus), str(self.campus), file=str(self.campus), byte=byte)
+            self.raises(s.StateError, lambda kind=kind: kind.from_bytes(b"no state"), file=None, byte=byte)
 
     def threads(self):
         """Python goes on while the package works."""
@@ -551,6 +558,7 @@ else:
         else:
             flows, raw = result.flows(), result.to_dict()
             assert flows.num_rows == raw["ip"]["flows"] and sum(flows["packets"].to_pylist()) == raw["ip"]["packets"]
+            assert {name for name in flows.column_names if flows[name].null_count} == {"bytes", "first_ns", "last_ns", "tcp_flags"}
             rows = [r for r in result.distributions().to_pylist() if (r["sequence"], r["distribution"]) == ("ip", "spatial_distance")]
             self.same([{k: r[k] for k in ("from", "to", "count")} for r in rows], raw["ip"]["spatial_distance"]["histogram"], "histogram")
             both = self.slipstream.analyze([self.campus, "synth:flows=50,packets=500"])

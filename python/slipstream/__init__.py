@@ -30,6 +30,9 @@ from .results import Analysis, Distribution, Sequence, Trace, Window
 from .sketches import Change, Estimate, Flow, SetSizes, Sketch
 from .states import Epoch, Measurement
 
+# A state in memory has no file, and not everything that is wrong is so in one place.
+CaptureError.file = CaptureError.byte = StateError.file = StateError.byte = None
+
 __all__ = [
     "Analysis",
     "CaptureError",

@@ -9,11 +9,11 @@ _Answer = tuple[float, float, float]
 _Sizes = list[tuple[bytes, tuple[int, int, int]]]
 
 class CaptureError(ValueError):
-    file: str
+    file: Optional[str]
     byte: Optional[int]
 
 class StateError(ValueError):
-    file: str
+    file: Optional[str]
     byte: Optional[int]
 
 class PartialError(ValueError):

@@ -45,6 +45,8 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
     given = partials.settings(windows, burst, top, tunnel)
     if isinstance(traces, (str, bytes, bytearray, memoryview, os.PathLike)):
         traces = [traces]
+    if hasattr(traces, "read"):
+        raise TypeError("an open file is no capture: name its path, or give its bytes")
     traces = list(map(_source, traces))
     if not traces:
         raise ValueError("no trace was named")

@@ -20,7 +20,7 @@ from . import _native
 from ._native import PartialError, StateError
 from ._damage import warn
 from .results import Analysis, Trace
-from .sketches import replace
+from .sketches import of_file, replace
 
 Path = Union[str, "os.PathLike[str]"]
 Span = tuple[int, int]
@@ -35,10 +35,16 @@ def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64u
     """Settings of an analysis: see `slipstream.analyze`."""
     if tunnel not in ("outer", "inner"):
         raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
+    # Text in bytes would be a list of numbers, each taken for a window.
+    if isinstance(windows, (bytes, bytearray)):
+        raise TypeError(f"windows={windows!r}: a time is text or a number of nanoseconds")
     # An array with one element has an index, too, but is several windows.
     if isinstance(windows, str) or not isinstance(windows, Iterable):
         windows = [windows]
     windows = [window if isinstance(window, str) else operator.index(window) for window in windows]
+    for window in windows:
+        if not isinstance(window, str) and not 0 <= window < 1 << 64:
+            raise ValueError(f"windows: {window} is out of range; nanoseconds are 0 to {(1 << 64) - 1}")
     return {"windows": windows, "burst": burst, "top": top, "inner": tunnel == "inner"}
 
 
@@ -78,9 +84,7 @@ class Partial:
         try:
             return cls.from_bytes(data)
         except StateError as error:
-            named = StateError(f"{os.fspath(path)}: {error}")
-            named.file, named.byte = os.fspath(path), error.byte
-            raise named from None
+            raise of_file(path, error) from None
 
     def save(self, path: Path) -> None:
         """Writes the state to a file, all or nothing."""

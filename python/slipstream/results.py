@@ -139,7 +139,8 @@ class Trace:
 
     def flows(self) -> Any:
         """A row a directional flow, as a `pyarrow.Table`: file, vlans, ip_version, src, dst, protocol,
-        src_port, dst_port, packets, tcp_packets.
+        src_port, dst_port, packets, tcp_packets, flow (its number in the trace, from 0); and bytes, first_ns,
+        last_ns and tcp_flags, which only `slipstream analyze --parquet` fills in: here they are null.
 
         >>> flows = slipstream.analyze("traces/campus.pcap.gz").flows()
         >>> flows.sort_by([("packets", "descending")]).slice(0, 3).to_pandas()

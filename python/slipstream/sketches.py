@@ -114,13 +114,13 @@ class Sketch:
 
     @classmethod
     def load(cls, path: Path) -> Sketch:
-        """The sketch of a file that `save` wrote."""
+        """The sketch of a file that `save` wrote; raises `StateError`, which names it, for anything else."""
         with open(path, "rb") as file:
             state = file.read()
         try:
             return cls.from_bytes(state)
         except _native.StateError as error:
-            raise _native.StateError(f"{os.fspath(path)}: {error}") from None
+            raise of_file(path, error) from None
 
     def to_bytes(self) -> bytes:
         """Its state. The layout is that of the Rust crate `slipstream-sketch`: little-endian, with version
@@ -236,6 +236,13 @@ def _key(key: Key) -> bytes:
     if not isinstance(key, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
         raise TypeError(f"a key is bytes or an address, not {type(key).__module__}.{type(key).__qualname__}")
     return key.packed
+
+
+def of_file(path: Path, error: _native.StateError) -> _native.StateError:
+    """What is wrong with a state, said of the file that has it."""
+    named = _native.StateError(f"{os.fspath(path)}: {error}")
+    named.file, named.byte = os.fspath(path), error.byte
+    return named
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -9,14 +9,13 @@ everything before. Little-endian.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from ._native import StateError
-from .sketches import Path, Sketch, replace
+from .sketches import Path, Sketch, of_file, replace
 
 _MAGIC = b"SLIPMEAS"
 _VERSION = 2
@@ -54,20 +53,20 @@ class Measurement:
         try:
             return cls.from_bytes(data)
         except StateError as error:
-            raise StateError(f"{os.fspath(path)}: {error}") from None
+            raise of_file(path, error) from None
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Measurement:
         """Of the bytes of such a file."""
         if data[:8] != _MAGIC:
-            raise StateError("byte 0: this is no state that `measure --save` wrote")
+            raise _wrong(0, "this is no state that `measure --save` wrote")
         if len(data) < 18:
-            raise StateError(f"byte {len(data)}: the state is cut short")
+            raise _wrong(len(data), "the state is cut short")
         version, length = struct.unpack_from("<HI", data, 8)
         if not 1 <= version <= _VERSION:
-            raise StateError(f"byte 8: a state of version {version}; this program reads versions 1 to {_VERSION}")
+            raise _wrong(8, f"a state of version {version}; this program reads versions 1 to {_VERSION}")
         if struct.unpack("<I", data[-4:])[0] != zlib.crc32(data[:-4]):
-            raise StateError(f"byte {len(data) - 4}: the state is damaged: its checksum is wrong")
+            raise _wrong(len(data) - 4, "the state is damaged: its checksum is wrong")
         at, end = 14 + length, len(data) - 4
         try:
             description = json.loads(data[14:at])
@@ -77,13 +76,13 @@ class Measurement:
                 (length,) = struct.unpack_from("<Q", data[:end], at)
                 at += 8
                 if length > end - at:
-                    raise StateError(f"byte {at}: the state is cut short")
+                    raise _wrong(at, "the state is cut short")
                 states.append(Sketch.from_bytes(data[at:at + length]) if length else None)
                 at += length
         except (struct.error, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise StateError(f"byte {min(at, end)}: the state is damaged: {error}") from None
+            raise _wrong(min(at, end), f"the state is damaged: {error}") from None
         if at != end:
-            raise StateError(f"byte {at}: the state is damaged: there is more than its description says")
+            raise _wrong(at, "the state is damaged: there is more than its description says")
         if version == 1:
             # It does not say these: the seed is that of the sketches, and packets came at some time of an
             # epoch.
@@ -107,3 +106,9 @@ class Measurement:
     def save(self, path: Path) -> None:
         """Writes a file that the command reads; it is replaced as a whole or not at all."""
         replace(path, self.to_bytes())
+
+
+def _wrong(byte: int, what: str) -> StateError:
+    error = StateError(f"byte {byte}: {what}")
+    error.byte = byte
+    return error
