@@ -295,9 +295,15 @@ class Checks(Package):
         s = self.slipstream
         self.raises(s.CaptureError, lambda: packets.locality(spark, [several[0], text]), str(text), byte=0)
         self.raises(FileNotFoundError, lambda: packets.locality(spark, missing), "missing.pcap")
+        for wrong in ({"burst": 0}, {"windows": "5"}):
+            self.raises(ValueError, lambda wrong=wrong: packets.locality(spark, several[0], **wrong), next(iter(wrong)))
         self.raises(FileNotFoundError, lambda: packets.locality(spark, str(self.scratch / "no*.pcap")), "no*.pcap")
         self.raises(Exception, lambda: spark.read.format("pcap").load(str(text)).count(), str(text))
         self.raises(Exception, lambda: spark.read.format("pcap").option("strict", "true").load(str(cut)).count(), str(cut))
+        for option, wrong in (("strict", "maybe"), ("split", "64MiB"), ("split", "-1"), ("settle", "soon"), ("files", "0")):
+            for read in (spark.read, spark.readStream):
+                self.raises(Exception, lambda read=read, option=option, wrong=wrong: read.format("pcap").option(option, wrong).load(str(cut)),
+                            f"{option}={wrong}: ")
         assert spark.read.format("pcap").load(str(cut)).count() == 19_999
         for data, records in ((several[0].read_bytes()[:24], 0), (self.one_packet(several[0]), 1)):
             path = self.scratch / "small.pcap"

@@ -143,7 +143,7 @@ class Trace:
         last_ns and tcp_flags, which only `slipstream analyze --parquet` fills in: here they are null.
 
         >>> flows = slipstream.analyze("traces/campus.pcap.gz").flows()
-        >>> flows.sort_by([("packets", "descending")]).slice(0, 3).to_pandas()
+        >>> flows.sort_by([("packets", "descending")]).slice(0, 3).to_pylist()
         """
         arrow, parquet = _pyarrow()
         return arrow.concat_tables([parquet.read_table(io.BytesIO(one.flows())) for one in self._native])

@@ -94,6 +94,12 @@ class Pcap(DataSource):
         `trigger(availableNow=True)` a batch has all; before Spark 4.2 so has the first batch of a run.
     """
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # A wrong one is an error of `load`: one that the reader of a stream raises, Spark does not tell.
+        for check in (_split, _strict, _settle, _most):
+            check(options)
+
     @classmethod
     def name(cls) -> str:
         return "pcap"
@@ -131,29 +137,57 @@ def _is_pcapng(file: str) -> bool:
 
 
 def _cut(file: str, options: dict[str, str]) -> list[Part]:
-    size = int(options.get("split", 64 << 20))
+    size = _split(options)
     return [Part(file, span) for span in (partials.spans(file, size) if size else [ALL])]
+
+
+def _split(options: dict[str, str]) -> int:
+    return _number(options, "split", 64 << 20, int, 0, "a number of bytes is wanted; 0 reads each file in one piece")
+
+
+def _settle(options: dict[str, str]) -> float:
+    return _number(options, "settle", 10, float, 0, "a number of seconds is wanted")
+
+
+def _most(options: dict[str, str]) -> int:
+    return _number(options, "files", 1000, int, 1, "a batch has a file at least")
+
+
+def _number(options: dict[str, str], name: str, default: int, kind: type, least: int, why: str) -> Any:
+    text = options.get(name, default)
+    try:
+        value = kind(text)
+        if value >= least:
+            return value
+    except ValueError:
+        pass
+    raise ValueError(f"{name}={text}: {why}")
+
+
+def _strict(options: dict[str, str]) -> bool:
+    text = options.get("strict", "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"strict={text}: there are true and false")
+    return text == "true"
 
 
 class _Reader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
-        self.options = options
+        self.options, self.strict = options, _strict(options)
 
     def partitions(self) -> list[InputPartition]:
         return [part for file in files(_paths(self.options)) for part in _parts(file, self.options)]
 
     def read(self, partition: Any) -> Iterator[pyarrow.RecordBatch]:
-        return packets(partition.file, partition.span, strict=self.options.get("strict", "false").lower() == "true")
+        return packets(partition.file, partition.span, strict=self.strict)
 
 
 class _Stream(DataSourceStreamReader):
     """Files are read once they are finished, each once; which ones were is the stream's offset."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self.options = options
-        self.settle, self.most = float(options.get("settle", 10)), int(options.get("files", 1000))
-        if self.most < 1:
-            raise ValueError(f"files={self.most}: a batch has a file at least")
+        self.options, self.strict = options, _strict(options)
+        self.settle, self.most = _settle(options), _most(options)
         self.known: Optional[list[str]] = None
 
     def initialOffset(self) -> dict:
@@ -198,7 +232,7 @@ class _Stream(DataSourceStreamReader):
         return [part for file in end["files"] if file not in before for part in _parts(file, self.options)]
 
     def read(self, partition: Any) -> Iterator[pyarrow.RecordBatch]:
-        return packets(partition.file, partition.span, strict=self.options.get("strict", "false").lower() == "true")
+        return packets(partition.file, partition.span, strict=self.strict)
 
     def commit(self, end: dict) -> None:
         pass
@@ -219,6 +253,8 @@ def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, 
     Further settings are those of `analyze`: windows, burst, top, tunnel.
     """
     given = partials.settings(**settings)
+    # It raises what is wrong with them here, before tasks do.
+    _native.Builder(given, True, False)
     if isinstance(source, DataFrame):
         return _locality_of(source, given)
     if spark is None:
