@@ -98,12 +98,9 @@ pub(crate) struct Recommend {
 
 /// A hold as the stage `reframe` takes it, without `auto`.
 fn hold(text: &str) -> Result<Duration, String> {
-    let ns = if text == "auto" {
-        Err(format!("{text:?} is not a time"))
-    } else {
-        number_of("reframe", "hold", text)
-    };
-    ns.map(Duration)
+    // Text that is no time is refused here: the words of the setting would offer `auto`.
+    text.parse::<Duration>().map_err(|e| e.to_string())?;
+    number_of("reframe", "hold", text).map(Duration)
 }
 
 /// A burst as the stage `reframe` takes it.
@@ -127,6 +124,7 @@ mod tests {
         for (text, word) in [("5s", "are possible"), ("auto", "not a time"), ("many", "many")] {
             let wrong = hold(text);
             assert!(wrong.as_ref().is_err_and(|e| e.contains(word)), "{wrong:?}");
+            assert!(wrong.is_err_and(|e| !e.contains("auto,")), "`auto` is offered, and then refused");
         }
     }
 }
