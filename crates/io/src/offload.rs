@@ -11,9 +11,9 @@ pub(crate) const HEADER: usize = 10;
 /// Bytes of the longest super-frame, with its header.
 pub(crate) const LONGEST: usize = HEADER + 14 + 8 + (1 << 16);
 
-/// Bytes from a tunnel's header to the transport header inside, at most: the longest headers of UDP and Geneve
-/// (RFC 8926, 268 bytes), Ethernet with two tags, and IP with as many bytes again. A sender that says more
-/// would have each byte before that looked at.
+/// Bytes from a tunnel's header to the transport header inside, at most: the longest headers of UDP and
+/// Geneve (RFC 8926, 268 bytes), Ethernet with two tags, and IP with as many bytes again. A sender that says
+/// more would have each byte before that looked at.
 const LONGEST_TUNNEL: usize = 512;
 
 const TCP: u8 = 6;

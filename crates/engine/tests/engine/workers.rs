@@ -372,8 +372,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let all = functions(dir.path());
-        // Each stage has a name of its own: one that is named by its type twice would be the same one, come by
-        // again.
+        // Each stage has a name: two that are named by their type would be one, which packets come by again.
         let stages = picks.iter().flat_map(|pick| pick.get(&all).split(" -> "));
         let chain: Vec<String> = stages.enumerate().map(|(n, stage)| format!("f{n} :: {stage}")).collect();
         // A splice must say whose payloads it brings back where there are two slices.
