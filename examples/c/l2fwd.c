@@ -123,7 +123,7 @@ static void replay(slip_reframe *r, uint64_t packets)
 {
     struct rte_mbuf *m[BURST];
     uint64_t now = 0;
-    while (!stop && received < packets) {
+    while (!stop && (!packets || received < packets)) {
         uint16_t n = rte_eth_rx_burst(0, 0, m, BURST);
         for (uint16_t i = 0; i < n; i++) {
             uint64_t time = *RTE_MBUF_DYNFIELD(m[i], timestamp_at, rte_mbuf_timestamp_t *) * 1000;
