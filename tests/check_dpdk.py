@@ -225,6 +225,7 @@ def errors(case, d):
         (f'device=net_wrong0, eal="{NO_HUGE}"', ("no DPDK device `net_wrong0`",)),
         ('device=net_null0, eal="--no-huge --in-memory"', ("--no-huge", "--in-memory", "not both")),
         (f'device=net_null0, eal="{NO_HUGE} --sigh"', ("EAL doesn't start", "--sigh")),
+        (f'device=net_null0, eal="{NO_HUGE} --proc-type=secondary"', ("--proc-type", "`primary`")),
         (f'device=net_null0, eal="{NO_HUGE}", mbufs=12', ("mbufs", "256")),
         ("eal=--no-huge", ("device",)),
         (f'device=net_null0, eal="{NO_HUGE}", time=captured', ("net_pcap",)),
@@ -232,6 +233,10 @@ def errors(case, d):
         said = d.fails("-e", f"dpdk({settings}) -> null")
         for word in words:
             case.check(word in said, f"{settings}: no {word!r} in {said}")
+    # Queues that were made for shards are not what is wrong with a device that can't be opened.
+    graph = f'dpdk(device="net_tap0,iface=sde{os.getpid() % 10**6}", eal="{NO_HUGE}", mtu=65000) -> null'
+    said = d.fails("--shards", 2, "-e", graph, "--duration", "1s")
+    case.check("can't be opened: Invalid argument" in said and "queues" not in said, f"an MTU that is too long: {said}")
 
 
 def documented(case, d):

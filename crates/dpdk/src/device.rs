@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rustix::io::Errno;
+
 use crate::eal::{Environment, State, state};
 use crate::error::DpdkError;
 use crate::receive::Receiver;
@@ -170,12 +172,9 @@ impl Options {
             return Err(DpdkError::OtherArguments(name));
         }
         let mut setup = self.setup();
-        sys::open(port, &memory, &mut setup).map_err(|error| {
-            if setup.queues == self.queues {
-                DpdkError::Open { name: name.clone(), why: sys::reason(error) }
-            } else {
-                DpdkError::Queues { name: name.clone(), queues: self.queues, most: setup.queues }
-            }
+        sys::open(port, &memory, &mut setup).map_err(|error| match Errno::from_raw_os_error(-error) {
+            Errno::MLINK => DpdkError::Queues { name: name.clone(), queues: self.queues, most: setup.queues },
+            _ => DpdkError::Open { name: name.clone(), why: sys::reason(error) },
         })?;
         device.queues = setup.queues;
         device.turns = (0..setup.senders).map(|_| Mutex::new(())).collect();

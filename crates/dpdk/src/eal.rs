@@ -216,6 +216,12 @@ fn complete(wanted: &Environment, cores: &[usize]) -> Result<Vec<String>, DpdkEr
     if no_huge && has(&asked, &["--in-memory"]) {
         return Err(DpdkError::NoHugeInMemory);
     }
+    // A secondary process has nobody to wait for here, and does so in EAL, where no signal ends it.
+    let words = asked.iter().flat_map(|argument| argument.split('='));
+    let mut types = words.skip_while(|word| *word != "--proc-type").skip(1);
+    if types.next().is_some_and(|kind| kind != "primary") {
+        return Err(DpdkError::NotPrimary);
+    }
     let mut all = vec!["slipstream".to_owned()];
     all.extend(asked.iter().map(|&argument| argument.to_owned()));
     let mut unless = |options: &[&str], arguments: &[String]| {
@@ -301,5 +307,9 @@ mod tests {
         );
         assert!(!of("--file-prefix=mine").unwrap().contains("--in-memory"));
         assert!(matches!(of("--in-memory --no-huge"), Err(DpdkError::NoHugeInMemory)));
+        assert!(of("--no-huge --proc-type=primary").unwrap().contains("--proc-type=primary"));
+        for other in ["--proc-type=secondary", "--no-pci --proc-type auto"] {
+            assert!(matches!(of(other), Err(DpdkError::NotPrimary)), "{other}");
+        }
     }
 }

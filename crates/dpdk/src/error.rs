@@ -18,6 +18,11 @@ pub enum DpdkError {
         "EAL takes `--no-huge` or `--in-memory`, not both; `--in-memory` is what it gets where neither is given"
     )]
     NoHugeInMemory,
+    /// Another process's mempool can't be the pipeline's memory.
+    #[error(
+        "EAL takes no `--proc-type` here but `primary`: a run has a mempool of its own, and a secondary process waits for another's"
+    )]
+    NotPrimary,
     /// An option that has a NUL in it.
     #[error("`{0}` can't be handed to EAL: there is a NUL byte in it")]
     Nul(String),
@@ -128,7 +133,11 @@ impl DpdkError {
     /// The setting that is to blame.
     pub(crate) fn setting(&self) -> &'static str {
         match self {
-            Self::NoHugePages | Self::NoHugeInMemory | Self::Start { .. } | Self::Stopped => "eal",
+            Self::NoHugePages
+            | Self::NoHugeInMemory
+            | Self::NotPrimary
+            | Self::Start { .. }
+            | Self::Stopped => "eal",
             Self::OneForAll { setting, .. } => setting,
             Self::NoMemory { .. } | Self::Scattered | Self::Adopt(_) => "mbufs",
             Self::Queues { .. } => "queues",
