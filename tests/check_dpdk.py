@@ -82,6 +82,7 @@ def null(case, d):
     """net_null brings and takes a million packets; nothing is copied, nothing stays, on one core and on
     two."""
     graph = 'in :: dpdk(device="net_null0,size=64", eal="{}", queues=2) -> reframe -> counter -> out :: dpdk(device=net_null1)'
+    files = set(Path("/var/run/dpdk").glob("*"))
     with huge_pages(128):
         for eal in (NO_HUGE, "--no-pci"):
             for workers in (1, 2):
@@ -93,6 +94,7 @@ def null(case, d):
                 case.equal(left["counters"]["bytes_sent"], 64 * 10**6, what)
                 case.equal((came["counters"]["copied"], left["counters"]["copied"]), (0, 0), f"{what}: copied")
         case.equal(free(), 128, "huge pages that are free again")
+    case.equal(set(Path("/var/run/dpdk").glob("*")) - files, set(), "files left behind")
 
 
 def trains(case, d):
@@ -193,7 +195,7 @@ def exhausted(case, d):
 
 def killed(case, d):
     """A run that is killed leaves no huge page and no file behind."""
-    files = {p for p in Path("/var/run/dpdk").glob("*")} if Path("/var/run/dpdk").exists() else set()
+    files = set(Path("/var/run/dpdk").glob("*"))
     with huge_pages(128):
         graph = 'in :: dpdk(device=net_null0, eal="--no-pci") -> reframe -> out :: dpdk(device=net_null1)'
         runs = subprocess.Popen([d.program, "run", "-e", graph], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -207,8 +209,7 @@ def killed(case, d):
         while time.monotonic() < end and free() < 128:
             time.sleep(0.05)
         case.equal(free(), 128, "huge pages that are free again")
-    now = {p for p in Path("/var/run/dpdk").glob("*")} if Path("/var/run/dpdk").exists() else set()
-    case.equal(sorted(map(str, now - files)), [], "files left behind")
+    case.equal(set(Path("/var/run/dpdk").glob("*")) - files, set(), "files left behind")
 
 
 def errors(case, d):
@@ -226,6 +227,8 @@ def errors(case, d):
         ('device=net_null0, eal="--no-huge --in-memory"', ("--no-huge", "--in-memory", "not both")),
         (f'device=net_null0, eal="{NO_HUGE} --sigh"', ("EAL doesn't start", "--sigh")),
         (f'device=net_null0, eal="{NO_HUGE} --proc-type=secondary"', ("--proc-type", "`primary`")),
+        ('device=net_null0, eal="no-huge no-pci"', ("`no-huge`", "--no-huge")),
+        (f'device=net_null0, eal="{NO_HUGE} --no-telemetry stray"', ("EAL doesn't start", "1 of these words")),
         (f'device=net_null0, eal="{NO_HUGE}", mbufs=12', ("mbufs", "256")),
         ("eal=--no-huge", ("device",)),
         (f'device=net_null0, eal="{NO_HUGE}", time=captured', ("net_pcap",)),

@@ -126,9 +126,17 @@ pub fn close() -> Option<Closed> {
 /// something of it is in use.
 pub fn stop() {
     let mut state = state();
-    if state.mempool.is_none() && state.devices.is_empty() && state.started.take().is_some() {
+    if state.mempool.is_none()
+        && state.devices.is_empty()
+        && let Some(arguments) = state.started.take()
+    {
         state.stopped = true;
+        let folder = sys::folder();
         sys::stop();
+        // Without huge pages EAL has a folder whose name is this process's, and leaves it behind.
+        if !has(&arguments.split_whitespace().collect::<Vec<_>>(), &["--file-prefix"]) {
+            let _ = folder.map(std::fs::remove_dir);
+        }
     }
 }
 
@@ -216,6 +224,14 @@ fn complete(wanted: &Environment, cores: &[usize]) -> Result<Vec<String>, DpdkEr
     if no_huge && has(&asked, &["--in-memory"]) {
         return Err(DpdkError::NoHugeInMemory);
     }
+    // A word without a dash is the value of the option before it, if of anything.
+    let before = std::iter::once(&"").chain(&asked);
+    let mut strays = asked.iter().zip(before).filter(|(word, before)| {
+        **word == "--" || !word.starts_with('-') && (!before.starts_with('-') || before.contains('='))
+    });
+    if let Some((word, _)) = strays.next() {
+        return Err(DpdkError::Stray((*word).to_owned()));
+    }
     // A secondary process has nobody to wait for here, and does so in EAL, where no signal ends it.
     let words = asked.iter().flat_map(|argument| argument.split('='));
     let mut types = words.skip_while(|word| *word != "--proc-type").skip(1);
@@ -277,7 +293,11 @@ fn start(wanted: &Environment) -> Result<(), DpdkError> {
         let _ = sched_setaffinity(None, cores);
     }
     let shown = arguments.get(1..).unwrap_or_default().join(" ");
-    result.map_err(|error| DpdkError::Start { arguments: format!("`{shown}`"), why: sys::reason(error) })
+    let start = |why| DpdkError::Start { arguments: format!("`{shown}`"), why };
+    match result.map_err(|error| start(sys::reason(error)))? {
+        0 => Ok(()),
+        more => Err(start(format!("it takes {more} of these words for no option of its own"))),
+    }
 }
 
 #[cfg(test)]
@@ -308,6 +328,15 @@ mod tests {
         assert!(!of("--file-prefix=mine").unwrap().contains("--in-memory"));
         assert!(matches!(of("--in-memory --no-huge"), Err(DpdkError::NoHugeInMemory)));
         assert!(of("--no-huge --proc-type=primary").unwrap().contains("--proc-type=primary"));
+        for (stray, word) in [
+            ("no-huge no-pci", "no-huge"),
+            ("--file-prefix=a b", "b"),
+            ("-m 64 64 --no-huge", "64"),
+            ("--no-huge -- x", "--"),
+        ] {
+            assert!(matches!(of(stray), Err(DpdkError::Stray(found)) if found == word), "{stray}");
+        }
+        assert!(of("-m 64 --vdev net_null0,size=64 --no-pci").is_ok());
         for other in ["--proc-type=secondary", "--no-pci --proc-type auto"] {
             assert!(matches!(of(other), Err(DpdkError::NotPrimary)), "{other}");
         }

@@ -18,6 +18,11 @@ pub enum DpdkError {
         "EAL takes `--no-huge` or `--in-memory`, not both; `--in-memory` is what it gets where neither is given"
     )]
     NoHugeInMemory,
+    /// A word among EAL's arguments that is neither an option nor the value of one.
+    #[error(
+        "`{0}` is no option of EAL, nor the value of one: options begin with dashes, such as `--no-huge`"
+    )]
+    Stray(String),
     /// Another process's mempool can't be the pipeline's memory.
     #[error(
         "EAL takes no `--proc-type` here but `primary`: a run has a mempool of its own, and a secondary process waits for another's"
@@ -136,6 +141,7 @@ impl DpdkError {
             Self::NoHugePages
             | Self::NoHugeInMemory
             | Self::NotPrimary
+            | Self::Stray(_)
             | Self::Start { .. }
             | Self::Stopped => "eal",
             Self::OneForAll { setting, .. } => setting,

@@ -61,7 +61,8 @@ struct slip_dpdk_stats {
 
 const char *slip_dpdk_error(int number) { return rte_strerror(number < 0 ? -number : number); }
 
-/* What is wrong with its arguments EAL explains on stdout, where results go: it says so on stderr. */
+/* Arguments that EAL took. What is wrong with them it explains on stdout, where results go: it says so on
+ * stderr. */
 int slip_dpdk_start(int argc, char **argv)
 {
     fflush(stdout);
@@ -75,10 +76,13 @@ int slip_dpdk_start(int argc, char **argv)
         dup2(out, STDOUT_FILENO);
         close(out);
     }
-    return e < 0 ? -why : 0;
+    return e < 0 ? -why : e;
 }
 
 int slip_dpdk_stop(void) { return rte_eal_cleanup(); }
+
+/* The folder that EAL keeps its files in while it runs. */
+const char *slip_dpdk_folder(void) { return rte_eal_get_runtime_dir(); }
 
 struct extent {
     uintptr_t first, last;

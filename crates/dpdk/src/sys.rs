@@ -1,7 +1,9 @@
 //! The C side, `shim.c`, and safe functions over it. Almost all that is unsafe is here.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 
 /// A place that is none: see [`Place`].
@@ -89,6 +91,7 @@ unsafe extern "C" {
     fn slip_dpdk_error(number: c_int) -> *const c_char;
     fn slip_dpdk_start(argc: c_int, argv: *mut *mut c_char) -> c_int;
     fn slip_dpdk_stop() -> c_int;
+    fn slip_dpdk_folder() -> *const c_char;
     fn slip_dpdk_memory_new(mbufs: u32, room: u16, memory: *mut Memory) -> c_int;
     fn slip_dpdk_memory_free(memory: *const Memory) -> u32;
     fn slip_dpdk_free_mbufs(memory: *const Memory) -> u32;
@@ -153,8 +156,8 @@ pub(crate) fn reason(number: c_int) -> String {
     text(unsafe { slip_dpdk_error(number) })
 }
 
-/// Starts EAL.
-pub(crate) fn start(arguments: Vec<CString>) -> Result<(), c_int> {
+/// Starts EAL; returns how many of its arguments it left over.
+pub(crate) fn start(arguments: Vec<CString>) -> Result<c_int, c_int> {
     // EAL may keep what it is given, and change the order.
     let mut pointers: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
     let count = pointers.len() as c_int;
@@ -162,9 +165,16 @@ pub(crate) fn start(arguments: Vec<CString>) -> Result<(), c_int> {
     let pointers = Vec::leak(pointers);
     // SAFETY: so many texts that end with a NUL, and a null pointer behind them, all of which stay for good.
     match unsafe { slip_dpdk_start(count, pointers.as_mut_ptr()) } {
-        0 => Ok(()),
+        taken @ 0.. => Ok(count - 1 - taken),
         error => Err(error),
     }
+}
+
+/// The folder that EAL keeps its files in, once it was started.
+pub(crate) fn folder() -> Option<PathBuf> {
+    // SAFETY: a text that ends with a NUL and stays, or a null pointer.
+    let text = unsafe { slip_dpdk_folder().as_ref().map(|first| CStr::from_ptr(first)) };
+    text.map(|text| OsStr::from_bytes(text.to_bytes()).into())
 }
 
 /// Stops EAL, once no mempool nor device is there.
