@@ -1,5 +1,7 @@
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{HashMap, HashSet};
+use std::ptr::null_mut;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::*;
 use crate::pool::{SHORT, SLAB_BYTES};
@@ -59,21 +61,20 @@ unsafe impl Region for Umem {
 }
 
 impl Umem {
-    fn layout(buffers: usize) -> Layout {
-        Layout::from_size_align(buffers * BUFFER, 4096).unwrap()
-    }
-
     fn new(buffers: usize, kept: usize) -> Box<Self> {
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(buffers)) }).unwrap();
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // As rings and cards have it: what an allocator gives may be far from where there is room beside it.
+        // SAFETY: addresses that are free, since none are named.
+        let start = unsafe { mmap_anonymous(null_mut(), buffers * BUFFER, both, MapFlags::PRIVATE) };
+        let start = NonNull::new(start.unwrap().cast()).unwrap();
         Box::new(Self { start, buffers, free: (0..buffers).collect(), kept, given_back: 0, crooked: false })
     }
 }
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` with this layout; nobody uses it any more.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.buffers)) };
+        // SAFETY: mapped by `new`, as long as this; nobody uses it any more.
+        unsafe { munmap(self.start.as_ptr().cast(), self.buffers * BUFFER) }.unwrap();
     }
 }
 
