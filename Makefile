@@ -134,7 +134,7 @@ soak: build ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target,
 	            --target-dir "target/$$sanitizer" "$$@"; \
 	    }; \
 	    sanitized $(SANITIZED) --lib; \
-	    sanitized -p slipstream --test engine -- slice:: shm::; \
+	    sanitized -p slipstream --test engine -- shm:: slice:: workers::; \
 	done
 	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test -Zbuild-std --target $(HOST) \
 	    --target-dir target/address -p slipstream-capi --lib --test calls
