@@ -213,7 +213,8 @@ def killed(case, d):
 
 
 def errors(case, d):
-    """Errors say what is wrong and what to do, and leave nothing on stdout."""
+    """Errors say what is wrong and what to do, and leave nothing on stdout, nor a folder of EAL."""
+    folders = set(Path("/var/run/dpdk").glob("slipstream-*"))
     with huge_pages(0):
         said = d.fails("-e", "dpdk(device=net_null0) -> null")
         for word in ("no free huge pages", "nr_hugepages", "--no-huge"):
@@ -236,6 +237,13 @@ def errors(case, d):
         said = d.fails("-e", f"dpdk({settings}) -> null")
         for word in words:
             case.check(word in said, f"{settings}: no {word!r} in {said}")
+    # A port of the command line is no part of the graph, and no place in the graph is shown for it.
+    said = d.fails("-i", f"dpdk:net_null0;eal={NO_HUGE} -m 8", "-o", "null", "-e", "reframe", "--packets", 5)
+    case.check("in: no memory for a mempool" in said and "graph" not in said, f"too little for `-m`: {said}")
+    case.check("`-m`" in said and "huge pages" not in said, f"the remedy without huge pages: {said}")
+    said = d.fails("-i", f"dpdk:net_null0;eal={NO_HUGE} -l 4095", "-o", "null", "-e", "reframe", "--packets", 5)
+    case.check("EAL doesn't start" in said, f"a core that is not there: {said}")
+    case.equal(set(Path("/var/run/dpdk").glob("slipstream-*")) - folders, set(), "folders left behind")
     # Queues that were made for shards are not what is wrong with a device that can't be opened.
     graph = f'dpdk(device="net_tap0,iface=sde{os.getpid() % 10**6}", eal="{NO_HUGE}", mtu=65000) -> null'
     said = d.fails("--shards", 2, "-e", graph, "--duration", "1s")

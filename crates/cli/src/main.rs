@@ -42,6 +42,8 @@ fn main() -> ExitCode {
     log::to_stderr(cli.verbose, cli.log_level, cli.log_format);
     let since = slipstream::clock::now();
     let ended = commands::run(cli);
+    // A run that an error ended has left this to others.
+    types::close();
     tracing::info!("{}", ui::effort(since.elapsed()));
     let status = match ended {
         Ok(commands::Outcome::Done) => ExitCode::SUCCESS,

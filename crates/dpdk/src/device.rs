@@ -158,6 +158,13 @@ impl Options {
         let (text, arguments) =
             (CString::new(name.as_str()).map_err(nul)?, CString::new(self.device.as_str()).map_err(nul)?);
         let (port, made) = sys::find(&text, &arguments).map_err(|error| {
+            let errno = Errno::from_raw_os_error(-error);
+            // EAL knows the driver of a virtual device, else it can't read the name.
+            if !name.contains(':') && errno != Errno::FAULT {
+                // A driver that has no reason to tell returns -1, which happens to be the number of this one.
+                let why = (errno != Errno::PERM).then(|| sys::reason(error));
+                return DpdkError::NotMade { arguments: self.device.clone(), why };
+            }
             let mut known = sys::names().join(", ");
             if known.is_empty() {
                 "none".clone_into(&mut known);

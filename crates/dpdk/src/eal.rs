@@ -131,12 +131,15 @@ pub fn stop() {
         && let Some(arguments) = state.started.take()
     {
         state.stopped = true;
-        let folder = sys::folder();
         sys::stop();
-        // Without huge pages EAL has a folder whose name is this process's, and leaves it behind.
-        if !has(&arguments.split_whitespace().collect::<Vec<_>>(), &["--file-prefix"]) {
-            let _ = folder.map(std::fs::remove_dir);
-        }
+        remove_folder(&arguments);
+    }
+}
+
+/// Without huge pages EAL has a folder whose name is this process's, and leaves it behind.
+fn remove_folder(arguments: &str) {
+    if !has(&arguments.split_whitespace().collect::<Vec<_>>(), &["--file-prefix"]) {
+        let _ = sys::folder().map(std::fs::remove_dir);
     }
 }
 
@@ -149,7 +152,7 @@ impl State {
             Some(first) => return Err(other("eal", first.clone(), wanted.arguments.clone())),
             None if self.stopped => return Err(DpdkError::Stopped),
             None => {
-                start(wanted)?;
+                start(wanted).inspect_err(|_| remove_folder(&wanted.arguments))?;
                 self.started = Some(wanted.arguments.clone());
             }
         }
@@ -181,7 +184,7 @@ impl Held {
         let (mbufs, room) = (wanted.mbufs, wanted.room);
         let memory = Memory::new(mbufs, room).map_err(|error| match Errno::from_raw_os_error(-error) {
             Errno::FAULT => DpdkError::Scattered,
-            _ => DpdkError::NoMemory { mbufs, mib: mib(wanted), why: sys::reason(error) },
+            _ => no_memory(wanted, sys::reason(error)),
         })?;
         let mut held = Self { mbufs, room, memory, pool: None, used: Arc::new(()) };
         let pool = held.another().inspect_err(|_| {
@@ -199,6 +202,21 @@ impl Held {
         // SAFETY: who takes the pool promises it. An mbuf is in the mempool, with a device, or with one pool.
         unsafe { Pool::adopt(Box::new(region)) }
     }
+}
+
+/// The error for a mempool that can't be had; with huge pages another remedy helps than without.
+fn no_memory(wanted: &Environment, why: String) -> DpdkError {
+    let (mbufs, mib) = (wanted.mbufs, mib(wanted));
+    match has(&wanted.arguments.split_whitespace().collect::<Vec<_>>(), &["--no-huge"]) {
+        true => DpdkError::NoMemoryWithoutHuge { mbufs, mib, why },
+        false => DpdkError::NoMemory { mbufs, mib, why },
+    }
+}
+
+/// Memory that programs can have, in MiB, as the kernel says it in `/proc/meminfo`.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? >> 10)
 }
 
 /// Memory that the mempool takes, in MiB.
@@ -283,6 +301,13 @@ fn start(wanted: &Environment) -> Result<(), DpdkError> {
     if !has(&words, &["--no-huge"]) && !huge_pages_free() {
         return Err(DpdkError::NoHugePages);
     }
+    // Where there is less, the kernel would end the process without a word, and maybe others.
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    if has(&words, &["--no-huge"])
+        && let Some(available) = available(&meminfo).filter(|available| *available < mib(wanted))
+    {
+        return Err(no_memory(wanted, format!("{available} MiB are available")));
+    }
     let texts = arguments
         .iter()
         .map(|argument| CString::new(argument.as_str()).map_err(|_| DpdkError::Nul(argument.clone())))
@@ -316,6 +341,23 @@ mod tests {
         let all = of("--no-huge --log-level=8").unwrap();
         assert!(all.contains("--no-huge --log-level=8 --no-shconf --file-prefix=slipstream-"), "{all}");
         assert!(all.contains(" -m 140 ") && !all.contains("--in-memory"), "{all}");
+    }
+
+    #[test]
+    fn memory_that_is_available_is_read() {
+        let meminfo = "MemTotal:       24671232 kB\nMemAvailable:   20480 kB\nBuffers: 1 kB\n";
+        assert_eq!((available(meminfo), available("MemFree: 3 kB"), available("")), (Some(20), None, None));
+    }
+
+    #[test]
+    fn memory_that_is_missing_has_the_remedy_that_helps() {
+        let of = |arguments: &str| {
+            let wanted = Environment { arguments: arguments.to_owned(), mbufs: 16_383, room: 2048 };
+            no_memory(&wanted, "none".to_owned()).to_string()
+        };
+        assert!(of("--no-huge -m 8").contains("`-m` in `eal`"), "{}", of("--no-huge"));
+        assert!(!of("--no-huge -m 8").contains("huge pages"), "{}", of("--no-huge"));
+        assert!(of("--no-pci").contains("make more huge pages"), "{}", of("--no-pci"));
     }
 
     #[test]

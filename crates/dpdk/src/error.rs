@@ -67,6 +67,19 @@ pub enum DpdkError {
         /// DPDK's reason.
         why: String,
     },
+    /// Less memory than the mempool takes was left to EAL, or there is less.
+    #[error(
+        "no memory for a mempool of {mbufs} mbufs, about {mib} MiB ({why}); set fewer `mbufs`, or more for `-m` in \
+         `eal` where that is given"
+    )]
+    NoMemoryWithoutHuge {
+        /// Mbufs that were asked for.
+        mbufs: u32,
+        /// Memory that they take, in MiB.
+        mib: u64,
+        /// The reason.
+        why: String,
+    },
     /// The mempool's memory has holes.
     #[error(
         "the memory of the mempool is not in one piece; make more huge pages, or larger ones, or set fewer `mbufs`"
@@ -88,6 +101,23 @@ pub enum DpdkError {
         /// Devices that there are.
         known: String,
     },
+    /// A driver makes no device with these arguments.
+    #[error(
+        "DPDK makes no device of `{arguments}`{}; are the files there, and does its driver have these arguments? \
+         What it says itself stands above", reason_in_brackets(.why)
+    )]
+    NotMade {
+        /// The device with its arguments.
+        arguments: String,
+        /// DPDK's reason, where it has one.
+        why: Option<String>,
+    },
+    /// A capture can't go on.
+    #[error(
+        "device `{0}` finds no free mbuf for its next packet: the pipeline holds all, and in the times of a capture \
+         they leave only when packets come; set more `mbufs`, or hold for a shorter time"
+    )]
+    NoMbufs(String),
     /// The device is there already, made with other arguments.
     #[error(
         "device `{0}` is there already; give its arguments once, to the first port that names it or in `eal`"
@@ -145,12 +175,21 @@ impl DpdkError {
             | Self::Start { .. }
             | Self::Stopped => "eal",
             Self::OneForAll { setting, .. } => setting,
-            Self::NoMemory { .. } | Self::Scattered | Self::Adopt(_) => "mbufs",
+            Self::NoMemory { .. }
+            | Self::NoMemoryWithoutHuge { .. }
+            | Self::NoMbufs(_)
+            | Self::Scattered
+            | Self::Adopt(_) => "mbufs",
             Self::Queues { .. } => "queues",
             Self::NoTimes(_) => "time",
             _ => "device",
         }
     }
+}
+
+/// A reason as it stands behind what it is the reason of.
+fn reason_in_brackets(why: &Option<String>) -> String {
+    why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
 impl From<DpdkError> for SourceError {

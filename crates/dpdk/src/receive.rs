@@ -205,15 +205,25 @@ impl Receiver {
 
 impl Source for Receiver {
     /// Packets of a capture, with its times. Drivers don't say that it is at its end: it is when nothing
-    /// comes any more.
+    /// comes any more. It loses the packet that finds no mbuf, so that no more are asked for than find one;
+    /// one in several mbufs may still be lost.
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         for _ in 0..EMPTY_AT_END {
-            let n = self.receive(pool, arrivals, max, None)?;
+            pool.give_back();
+            let free = self.memory.free_mbufs() as usize;
+            if free == 0 {
+                // Time passes by packets, so that what is held would never leave.
+                return Err(DpdkError::NoMbufs(self.device.name.clone()).into());
+            }
+            let n = self.receive(pool, arrivals, max.min(free), None)?;
             if n > 0 {
                 return Ok(n);
             }
         }
-        Ok(0)
+        match self.device.stats(self.share).no_mbuf {
+            0 => Ok(0),
+            _ => Err(DpdkError::NoMbufs(self.device.name.clone()).into()),
+        }
     }
 
     fn interfaces(&self) -> &[Interface] {

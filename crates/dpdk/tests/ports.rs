@@ -136,6 +136,37 @@ fn an_exhausted_mempool_is_counted() {
     assert!(counter(&source.counters, "mempool_empty") > 0, "{report:#?}");
 }
 
+/// A capture whose packets are all held, before it is at its end, is no capture that is at its end.
+#[test]
+fn a_capture_without_free_mbufs_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("in.pcap");
+    fs::write(&capture, pcap(&(0..17_000).map(frame).collect::<Vec<_>>())).unwrap();
+    let graph = |hold: &str| {
+        format!(
+            "in :: dpdk(device=\"net_pcap8,rx_pcap={}\", eal=\"{EAL}\", time=captured)
+             -> reframe(hold={hold}, burst=256, capacity=100000) -> out :: null",
+            capture.display()
+        )
+    };
+    let (report, closed) = run(&graph("1us"), u64::MAX, 1);
+    let source = report.sources.first().unwrap();
+    assert_eq!(
+        (counter(&source.counters, "packets_received"), counter(&source.counters, "no_mbuf")),
+        (17_000, 0)
+    );
+    assert_eq!(closed.mbufs_left, 0);
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let plan = Plan::from_graph_with(&registry(), &graph("4s"), None, None, Path::new("")).unwrap();
+    let pipeline = plan.build(1).unwrap_or_else(|errors| panic!("{errors}"));
+    // SAFETY: as in `run`.
+    let mut driver = Driver::new(pipeline).pool(unsafe { take_pool() }.unwrap());
+    let error = driver.run(&mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(error.contains("no free mbuf") && error.contains("`mbufs`"), "{error}");
+    drop(driver);
+    assert!(close().is_some());
+}
+
 /// Packets of a capture leave by a ring and come back: those that are put into the pool lie in mbufs, too.
 #[test]
 fn packets_go_around_a_ring() {
@@ -168,7 +199,11 @@ fn errors_say_what_to_do() {
     for (graph, words) in [
         ("dpdk(device=eth9, EAL) -> null", &["no DPDK device `eth9`", "there are none"][..]),
         ("dpdk(device=\"net_null5,sighs=3\", EAL) -> null", &["net_null5"]),
-        ("dpdk(device=\"net_pcap5,rx_pcap=/none\", EAL) -> null", &["net_pcap5"]),
+        (
+            "dpdk(device=\"net_pcap5,rx_pcap=/none\", EAL) -> null",
+            &["makes no device", "net_pcap5,rx_pcap=/none"],
+        ),
+        ("dpdk(device=net_nul5, EAL) -> null", &["no DPDK device `net_nul5`"]),
         ("dpdk(device=net_null6, EAL, queues=2) -> dpdk(device=net_null6)", &["queues"]),
         ("dpdk(device=net_null6, EAL) -> dpdk(device=net_null7, mbufs=511)", &["`mbufs`", "16383", "511"]),
         ("dpdk(device=net_null6, EAL) -> dpdk(device=net_null7, eal=\"--no-telemetry\")", &["`eal`"]),
