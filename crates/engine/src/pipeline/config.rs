@@ -365,7 +365,9 @@ impl Plan {
     }
 
     pub(crate) fn setting_span(&self, stage: &PlannedStage, setting: Option<&'static str>) -> Span {
-        setting.and_then(|s| stage.spans.get(s)).unwrap_or(&stage.span).clone()
+        // A port from the command line isn't part of the text, a setting that it leaves out included.
+        let end = || stage.spans.values().find(|span| [INPUT, OUTPUT].contains(span));
+        setting.and_then(|s| stage.spans.get(s)).or_else(end).unwrap_or(&stage.span).clone()
     }
 
     fn wire_up(&mut self, graph: &Graph, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {

@@ -542,6 +542,17 @@ fn a_file_is_written_by_one_stage() {
     assert_eq!(all.iter().map(|d| d.file.as_str()).collect::<Vec<_>>(), ["graph", "out"]);
 }
 
+/// A port that isn't in the text has no place there, nor have the settings that it leaves out.
+#[test]
+fn settings_that_a_port_of_the_command_line_leaves_out_are_not_in_the_graph() {
+    let port = || Some(("pcap", vec![("path".to_owned(), "a.pcap".to_owned())]));
+    let plan = Plan::from_graph("c :: counter", port(), port(), Path::new("")).unwrap();
+    for (name, place) in [("in", INPUT), ("out", OUTPUT), ("c", 0..1)] {
+        let stage = &plan.stages[plan.stage(name).unwrap()];
+        assert_eq!(plan.setting_span(stage, Some("stamp")), place, "{name}");
+    }
+}
+
 /// A setting without the one that it goes with: the stage, and the message.
 const LONELY: &[(&str, &str)] = &[
     ("reframe(gro_bytes=9000)", "`gro_bytes` has no effect without compress = gro or ack,gro"),
