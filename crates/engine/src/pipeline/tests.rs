@@ -1,5 +1,6 @@
 //! Errors in configurations that are wrong, and drawings of right ones.
 
+use super::diagnostics::{INPUT, OUTPUT};
 use super::*;
 use slipstream_core::settings::{Literal, Settings, Value};
 use std::path::Path;
