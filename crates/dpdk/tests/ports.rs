@@ -141,7 +141,13 @@ fn an_exhausted_mempool_is_counted() {
 fn a_capture_without_free_mbufs_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("in.pcap");
-    fs::write(&capture, pcap(&(0..17_000).map(frame).collect::<Vec<_>>())).unwrap();
+    // So many flows that no train is full before all mbufs are taken.
+    let of_a_flow = |number: u32| {
+        let mut frame = frame(number);
+        frame[28] = (number % 7) as u8;
+        frame
+    };
+    fs::write(&capture, pcap(&(0..17_000).map(of_a_flow).collect::<Vec<_>>())).unwrap();
     let graph = |hold: &str| {
         format!(
             "in :: dpdk(device=\"net_pcap8,rx_pcap={}\", eal=\"{EAL}\", time=captured)
