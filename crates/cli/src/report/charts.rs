@@ -193,8 +193,8 @@ fn flow_sizes(id: &str, report: &Report) -> Option<Figure> {
         "flow-sizes",
         "Flow sizes",
         &format!(
-            "At each number of packets, the line shows the share of flows that have no more. Half of the {} flows ({name}) \
-             have at most {} packets, the largest has {}. The {} flows of a single packet can't be made into trains.",
+            "At each number of packets, the line shows the share of flows that have no more. Of the {} flows ({name}), half \
+             have no more packets than {}, and the largest has {}. The {} flows of a single packet can't be made into trains.",
             count(s.flows),
             number(s.flow_size.distribution.p50.map(f64::ceil), 0),
             s.flow_size.max.map_or_else(String::new, count),
@@ -215,7 +215,7 @@ fn spatial(id: &str, report: &Report) -> Option<Figure> {
         &format!(
             "How many places a packet is behind the one before it of its flow; 1 is back to back. The line shows the share \
              of such pairs that are no farther apart: the steeper it begins, the better the locality. Of {} pairs ({name}), \
-             {} have packets of other flows in between; half are at most {} places apart.",
+             {} have packets of other flows in between; half have a distance of {} or less.",
             count(s.pairs),
             share(s.share_spatial_distance_gt_1),
             number(s.spatial_distance.p50.map(f64::ceil), 0),

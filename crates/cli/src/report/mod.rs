@@ -5,13 +5,15 @@
 //! the page's policy forbids it to load or run anything.
 
 mod charts;
+mod groups;
 pub(crate) mod model;
 mod verdict;
 
+pub(crate) use groups::GroupTable;
 use serde::Serialize;
 use slipstream_lab::frontier::Frontier;
 use slipstream_report::{PageError, count, number, page, rates, share, time, visible};
-use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
+use slipstream_trace::{Endpoint, EndpointSide, Groups, Report, Sequence, Window};
 use verdict::best_window;
 pub(crate) use verdict::verdict;
 
@@ -25,6 +27,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) truncated_at_byte: Option<u64>,
     /// Its figures.
     pub(crate) report: &'a Report,
+    /// Its groups, where they were asked for.
+    pub(crate) groups: Option<&'a Groups>,
     /// Its frontier, where that was asked for.
     pub(crate) frontier: Option<&'a Frontier>,
 }
@@ -53,6 +57,7 @@ struct Section {
     measures: Vec<[String; 3]>,
     figures: Vec<Figure>,
     windows: Vec<WindowTable>,
+    groups: Option<GroupTable>,
     endpoints: Vec<[String; 11]>,
 }
 
@@ -114,6 +119,7 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
             .filter(|(_, s)| s.packets > 0)
             .map(|(name, s)| window_table(name, s))
             .collect(),
+        groups: subject.groups.map(GroupTable::new),
         endpoints: report.top_endpoints.iter().map(endpoint).collect(),
         id,
     }

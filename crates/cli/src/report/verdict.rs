@@ -52,7 +52,7 @@ fn price(best: &Window, frontier: Option<&Frontier>) -> Option<String> {
     let Some(beside) = beside else {
         return Some(format!(
             "The price: no packet waits longer than {hold}, and {alone} of them wait that long in vain, alone in \
-             their trains; --frontier tells the mean delay."
+             their trains; --frontier tells the mean delay for each trace."
         ));
     };
     let time = |ns: f64| short_time(ns);

@@ -89,9 +89,39 @@ fn a_page_shows_the_figures_of_the_result() {
 fn several_traces_have_a_total_and_a_part_each() {
     let folder = tempfile::tempdir().unwrap();
     let other = "synth:flows=5,packets=300,seed=4,protocol=udp";
-    json(&analyze(folder.path(), &[TRAFFIC, other, "--report", "r.html", "--format", "json"]));
+    let groups = ["--by", "dst-port", "--groups", "3"];
+    let arguments = [&[TRAFFIC, other, "--report", "r.html", "--format", "json"], groups.as_slice()].concat();
+    let result = json(&analyze(folder.path(), &arguments));
     let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
     let tree = check_page(&page);
+    // Each has its groups, as the result has them.
+    let traces = result["traces"].as_array().unwrap();
+    let of_all = [&result["total"], &traces[0], &traces[1]].map(|of| &of["groups"]);
+    let sheets: Vec<_> = tree
+        .descendants()
+        .filter(|n| n.is_element() && n.text().is_some_and(|text| text.starts_with("By dst-port")))
+        .map(|head| head.parent().unwrap())
+        .collect();
+    assert_eq!(sheets.len(), of_all.len());
+    for (sheet, groups) in sheets.iter().zip(of_all) {
+        let rows: Vec<_> = sheet.descendants().filter(|n| n.tag_name().name() == "tr").skip(1).collect();
+        let listed = groups["listed"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .chain(groups["rest"].as_object().map(|_| &groups["rest"]));
+        for (row, group) in rows.iter().zip(listed.clone()) {
+            let cells: Vec<_> = row
+                .descendants()
+                .filter(|n| n.is_text())
+                .filter_map(|n| n.text())
+                .filter(|t| !t.trim().is_empty())
+                .collect();
+            assert_eq!(cells[0], group["name"].as_str().unwrap());
+            assert_eq!(cells[1].replace(',', ""), group["packets"].to_string());
+        }
+        assert_eq!(rows.len(), listed.count());
+    }
     let heads: Vec<_> = tree.descendants().filter(|n| n.tag_name().name() == "h2").collect();
     let heads: Vec<_> = heads.iter().map(|n| n.descendants().find_map(|d| d.text()).unwrap()).collect();
     assert_eq!(heads, ["total of 2 traces", TRAFFIC, other]);

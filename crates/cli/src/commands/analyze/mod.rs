@@ -164,7 +164,7 @@ impl Output {
         Ok(Self { page, flows, written: Vec::new() })
     }
 
-    fn write(self, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<()> {
+    fn write(self, analyzed: &[Analyzed], total: &Total<'_>) -> anyhow::Result<()> {
         let mut written = self.written;
         if let Some(file) = self.page {
             written.push(write_page(file, analyzed, total)?);
@@ -185,8 +185,9 @@ impl Output {
         let merged = merged(analyzed)?;
         let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
         let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
-        self.write(analyzed, total)?;
-        let result = Analysis::of(analyzed, Total { report: total, groups: None }, None, &[]);
+        let whole = Total { report: total, groups: None };
+        self.write(analyzed, &whole)?;
+        let result = Analysis::of(analyzed, whole, None, &[]);
         super::finish(reporting, checks, &serde_json::to_value(&result)?, || {
             let mut t = Table::default();
             tables(&mut t, analyzed, total, None);
@@ -250,13 +251,13 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         let file = file.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
         output.written.push(file.finish()?);
     }
-    output.write(&analyzed, total)?;
+    let whole = Total { report: total, groups: groups.as_ref() };
+    output.write(&analyzed, &whole)?;
     let diff = match analyzed.as_slice() {
         [a, b] if args.diff => Some(Difference::of(args, a, b)?),
         _ if args.diff => bail!("--diff needs both traces"),
         _ => None,
     };
-    let whole = Total { report: total, groups: groups.as_ref() };
     let result = Analysis::of(&analyzed, whole, diff.as_ref(), &failed);
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
@@ -392,16 +393,22 @@ fn analyze_all(
 }
 
 /// Writes `--report`: the total first, where there are several traces.
-fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<Replacement> {
+fn write_page(
+    mut file: Replacement,
+    analyzed: &[Analyzed],
+    total: &Total<'_>,
+) -> anyhow::Result<Replacement> {
     let mut subjects = Vec::with_capacity(analyzed.len() + 1);
     if analyzed.len() > 1 {
         let name = format!("total of {} traces", analyzed.len());
-        subjects.push(Subject { name, truncated_at_byte: None, report: total, frontier: None });
+        let Total { report, groups } = *total;
+        subjects.push(Subject { name, truncated_at_byte: None, report, groups, frontier: None });
     }
     subjects.extend(analyzed.iter().map(|a| Subject {
         name: a.name(),
         truncated_at_byte: a.truncated_at_byte,
         report: &a.report,
+        groups: a.groups.as_ref(),
         frontier: a.frontier.as_ref(),
     }));
     file.write_all(report::html(&subjects)?.as_bytes())?;

@@ -1,10 +1,11 @@
 //! The tables of `analyze`.
 
 use slipstream_report::{Table, bit_rate, count, number, packet_rate, plural, share, time};
-use slipstream_trace::{EndpointSide, Group, Groups, Report, Sequence};
+use slipstream_trace::{EndpointSide, Groups, Report, Sequence};
 use tracing::warn;
 
 use super::Failed;
+use crate::report::GroupTable;
 use crate::units::Duration;
 
 /// The report of one trace, or of several together; with the byte at which it is damaged, and the packets
@@ -103,36 +104,10 @@ pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64
 
 /// The groups of a trace.
 pub(super) fn groups(t: &mut Table, groups: &Groups) {
-    let listed = groups.listed.len() as u64;
-    let title = match groups.slice_ns {
-        Some(ns) => format!("By slice of {}", Duration(ns)),
-        None => format!("By {}", groups.by),
-    };
-    t.title(if listed < groups.groups {
-        format!("{title}: {} of {}", count(listed), count(groups.groups))
-    } else {
-        title
-    });
-    let mut header = vec![groups.by.clone(), "packets".into(), "bytes".into(), "flows".into(), "SLF".into()];
-    let windows = groups.listed.first().or(groups.rest.as_ref()).map_or(&[][..], |g| &g.windows);
-    header.extend(windows.iter().map(|w| format!("mean train, {}", Duration(w.window_ns))));
-    t.row(header);
-    let start =
-        groups.listed.first().and_then(|g| g.name.parse::<u64>().ok()).filter(|_| groups.slice_ns.is_some());
-    for group in groups.listed.iter().chain(&groups.rest) {
-        let name = match (start, group.name.parse::<u64>()) {
-            (Some(start), Ok(at)) => format!("+{}", Duration(at - start)),
-            _ => group.name.clone(),
-        };
-        t.row(group_row(name, group));
-    }
-}
-
-fn group_row(name: String, group: &Group) -> Vec<String> {
-    let mut row =
-        vec![name, count(group.packets), count(group.bytes), count(group.flows), number(group.slf, 3)];
-    row.extend(group.windows.iter().map(|w| number(w.mean_train, 3)));
-    row
+    let GroupTable { title, head, rows } = GroupTable::new(groups);
+    t.title(title);
+    t.row(head);
+    rows.into_iter().for_each(|row| t.row(row));
 }
 
 /// The traces that could not be read.
