@@ -192,9 +192,12 @@ def plain_c(case, c):
     broken = [c.directory / f"cut-{at}.pcap" for at in (5000, 30, 39)]
     for one in broken:
         one.write_bytes(c.capture.read_bytes()[:int(one.stem[4:])])
-    for words in (*((one, "x.pcap") for one in broken), ("nothing-there", "x"), ("one",)):
+    itself = c.directory / "itself.pcap"
+    itself.write_bytes(c.capture.read_bytes())
+    for words in (*((one, "x.pcap") for one in broken), ("nothing-there", "x"), ("one",), (itself, itself)):
         done = subprocess.run([checked, *words], cwd=c.directory, capture_output=True, text=True, check=False)
         case.check(done.returncode == 2 and done.stderr.startswith("trains: "), f"{words}: {done.returncode} {done.stderr}")
+    case.check(itself.read_bytes() == c.capture.read_bytes(), "a capture was written over while it was read")
 
 
 def live(case, c):

@@ -228,6 +228,7 @@ def errors(case, d):
         ('device=net_null0, eal="--no-huge --in-memory"', ("--no-huge", "--in-memory", "not both")),
         (f'device=net_null0, eal="{NO_HUGE} --sigh"', ("EAL doesn't start", "--sigh")),
         (f'device=net_null0, eal="{NO_HUGE} --proc-type=secondary"', ("--proc-type", "`primary`")),
+        (f'device=net_null0, eal="{NO_HUGE} --help"', ("--help",)),
         ('device=net_null0, eal="no-huge no-pci"', ("`no-huge`", "--no-huge")),
         (f'device=net_null0, eal="{NO_HUGE} --no-telemetry stray"', ("EAL doesn't start", "1 of these words")),
         (f'device=net_null0, eal="{NO_HUGE}", mbufs=12', ("mbufs", "256")),

@@ -5,8 +5,9 @@
  *
  *     l2fwd EAL-OPTIONS -- [-n PACKETS] [-t HOLD_NS] [-c]
  *
- * -n ends it after so many packets (0: by SIGINT or SIGTERM alone); with -c the time is that of the packets' timestamps, in
- * microseconds, as net_pcap gives them. Over captures, without huge pages and without a network card:
+ * -n ends it with the burst in which so many packets have come (0: SIGINT or SIGTERM alone); with -c the time is
+ * that of the packets' timestamps, in microseconds, as net_pcap gives them. Over captures, without huge pages and
+ * without a network card:
  *
  *     l2fwd --no-huge -m 512 --no-pci --vdev net_pcap0,rx_pcap=in.pcap,tx_pcap=unused.pcap \
  *           --vdev net_pcap1,rx_pcap=in.pcap,tx_pcap=out.pcap -- -n 24000 -c

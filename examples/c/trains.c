@@ -13,6 +13,7 @@
 #include <slipstream.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -123,13 +124,12 @@ static int packet_socket(const char *interface)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
-        die("usage", "trains IN OUT, both captures or both interfaces");
+    if (argc != 3 || !strcmp(argv[1], argv[2]))
+        die("usage", "trains IN OUT, two captures or two interfaces");
     char why[256];
     slip_reframe *r = slip_reframe_new(NULL, why, sizeof why);
     if (!r) die("settings", why);
-    for (; n_free < SLOTS && (slots[n_free].data = malloc(LONGEST)); n_free++)
-        free_slots[n_free] = n_free;
+    for (; n_free < SLOTS && (slots[n_free].data = malloc(LONGEST)); n_free++) free_slots[n_free] = n_free;
     if ((in = fopen(argv[1], "rb"))) {
         uint32_t head[6], ns = 0xa1b23c4d;
         if (fread(head, 24, 1, in) != 1 || (head[0] != 0xa1b2c3d4 && head[0] != ns) || head[5] != 1)

@@ -250,6 +250,10 @@ fn complete(wanted: &Environment, cores: &[usize]) -> Result<Vec<String>, DpdkEr
     if let Some((word, _)) = strays.next() {
         return Err(DpdkError::Stray((*word).to_owned()));
     }
+    // EAL would print its options and end the process, with success.
+    if has(&asked, &["-h", "--help"]) {
+        return Err(DpdkError::Help);
+    }
     // A secondary process has nobody to wait for here, and does so in EAL, where no signal ends it.
     let words = asked.iter().flat_map(|argument| argument.split('='));
     let mut types = words.skip_while(|word| *word != "--proc-type").skip(1);
@@ -379,6 +383,10 @@ mod tests {
             assert!(matches!(of(stray), Err(DpdkError::Stray(found)) if found == word), "{stray}");
         }
         assert!(of("-m 64 --vdev net_null0,size=64 --no-pci").is_ok());
+        for help in ["--no-huge --help", "-h"] {
+            assert!(matches!(of(help), Err(DpdkError::Help)), "{help}");
+        }
+        assert!(of("--huge-dir=/mnt/huge").is_ok());
         for other in ["--proc-type=secondary", "--no-pci --proc-type auto"] {
             assert!(matches!(of(other), Err(DpdkError::NotPrimary)), "{other}");
         }

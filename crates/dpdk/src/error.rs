@@ -23,6 +23,11 @@ pub enum DpdkError {
         "`{0}` is no option of EAL, nor the value of one: options begin with dashes, such as `--no-huge`"
     )]
     Stray(String),
+    /// EAL is asked for its options, after which it ends the process.
+    #[error(
+        "`eal` takes no `--help`, with which nothing would run: DPDK's guide for Linux lists the options of EAL"
+    )]
+    Help,
     /// Another process's mempool can't be the pipeline's memory.
     #[error(
         "EAL takes no `--proc-type` here but `primary`: a run has a mempool of its own, and a secondary process waits for another's"
@@ -172,6 +177,7 @@ impl DpdkError {
             | Self::NoHugeInMemory
             | Self::NotPrimary
             | Self::Stray(_)
+            | Self::Help
             | Self::Start { .. }
             | Self::Stopped => "eal",
             Self::OneForAll { setting, .. } => setting,
