@@ -138,7 +138,7 @@ pub fn stop() {
 
 /// Without huge pages EAL has a folder whose name is this process's, and leaves it behind.
 fn remove_folder(arguments: &str) {
-    if !has(&arguments.split_whitespace().collect::<Vec<_>>(), &["--file-prefix"]) {
+    if !has(&words(arguments), &["--file-prefix"]) {
         let _ = sys::folder().map(std::fs::remove_dir);
     }
 }
@@ -207,7 +207,7 @@ impl Held {
 /// The error for a mempool that can't be had; with huge pages another remedy helps than without.
 fn no_memory(wanted: &Environment, why: String) -> DpdkError {
     let (mbufs, mib) = (wanted.mbufs, mib(wanted));
-    match has(&wanted.arguments.split_whitespace().collect::<Vec<_>>(), &["--no-huge"]) {
+    match has(&words(&wanted.arguments), &["--no-huge"]) {
         true => DpdkError::NoMemoryWithoutHuge { mbufs, mib, why },
         false => DpdkError::NoMemory { mbufs, mib, why },
     }
@@ -224,6 +224,11 @@ fn mib(wanted: &Environment) -> u64 {
     (u64::from(wanted.mbufs) * (u64::from(wanted.room) + BESIDE)).div_ceil(1 << 20)
 }
 
+/// The arguments of EAL, one by one.
+fn words(arguments: &str) -> Vec<&str> {
+    arguments.split_whitespace().collect()
+}
+
 /// Says that an option is among the arguments: by itself, or with its value behind `=`.
 fn has(arguments: &[&str], options: &[&str]) -> bool {
     arguments.iter().any(|argument| {
@@ -237,7 +242,7 @@ fn has(arguments: &[&str], options: &[&str]) -> bool {
 
 /// The arguments that EAL gets: those that were asked for, and defaults for what they leave open.
 fn complete(wanted: &Environment, cores: &[usize]) -> Result<Vec<String>, DpdkError> {
-    let asked: Vec<&str> = wanted.arguments.split_whitespace().collect();
+    let asked = words(&wanted.arguments);
     let no_huge = has(&asked, &["--no-huge"]);
     if no_huge && has(&asked, &["--in-memory"]) {
         return Err(DpdkError::NoHugeInMemory);

@@ -88,7 +88,6 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
         live::run(run.live(options), &plan, &operation, &signals)?;
     drop(socket);
     drop(run);
-    types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
     let lost = |(name, n): &(&'static str, u64)| {
         if ["dropped_by_kernel", "too_long", "missed"].contains(name) { *n } else { 0 }

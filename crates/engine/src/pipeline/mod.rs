@@ -23,6 +23,8 @@ mod diagnostics;
 mod ends;
 #[cfg(test)]
 mod function_tests;
+#[cfg(test)]
+mod output_tests;
 mod outputs;
 mod picture;
 #[cfg(test)]
