@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use super::policy::{ONE, Outcome, Policy, Waits};
 use slipstream_core::frame::Info;
 use slipstream_core::time::Nanos;
 
@@ -15,10 +16,6 @@ const KINDS: usize = 8;
 /// Steps of the gap before the last.
 const STEPS: usize = 4;
 const CONTEXTS: usize = OCTAVES * STEPS * KINDS;
-/// Classes of train lengths below 256: half octaves.
-const LENGTHS: usize = 16;
-/// Packets of each such class, times four.
-const FOURFOLD: [i64; LENGTHS] = [4, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222, 318, 446, 638, 894];
 /// The counts of a context are halved at so many packets.
 const FULL: u32 = 2048;
 /// The counts of all contexts of a kind are halved at so many packets.
@@ -41,8 +38,6 @@ const OF_ALL: u64 = 64;
 /// has followed until some bucket begins, one in four is followed within it.
 const AT_FIRST: u64 = 16;
 const ONE_IN: u64 = 4;
-/// A share of 1.
-const ONE: u64 = 1 << 20;
 /// The longest hold has at least so many units of the scale, and fewer than twice as many, unless it is too
 /// short.
 const UNITS: u32 = 12;
@@ -234,41 +229,6 @@ const _: () = assert!(
         && KINDS.is_power_of_two()
 );
 
-/// By class of train length: number of the wait, 0 for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits([u8; LENGTHS]);
-
-impl Waits {
-    pub(crate) const NONE: Self = Self([0; LENGTHS]);
-
-    /// The number of the wait of a train of `count` packets: 0 is none at all.
-    #[inline(always)]
-    pub(crate) fn of(&self, count: u16) -> u8 {
-        let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
-        self.0.get(usize::from(class) % LENGTHS).copied().unwrap_or(0)
-    }
-}
-
-/// The length of each wait, in ns, by its number, and 0 for none; rounded up as its deadline needs it.
-#[derive(Clone, Debug)]
-pub(crate) struct WaitsNs([u64; 2 * WAITS]);
-
-impl WaitsNs {
-    /// To each wait `rounding` is added.
-    pub(super) fn new(scale: &GapScale, rounding: u64) -> Self {
-        let mut waits = [0; 2 * WAITS];
-        let numbered = waits.iter_mut().skip(1).zip(0..WAITS as u8);
-        numbered.for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket) + rounding);
-        Self(waits)
-    }
-
-    /// The length of the wait of this number.
-    #[inline(always)]
-    pub(crate) fn of(&self, wait: u8) -> u64 {
-        self.0.get(usize::from(wait) % (2 * WAITS)).copied().unwrap_or(0)
-    }
-}
-
 /// The counts of a context and what follows from them: two cache lines, one for the packets that come, one
 /// for those that follow.
 #[derive(Clone, Copy, Debug)]
@@ -281,6 +241,8 @@ pub(crate) struct Context {
     packets: u32,
     /// The price at that time.
     price_ns: u64,
+    /// What a train of one packet was found to be worth; see [`Policy::find`].
+    worth: i64,
     waits: Waits,
     /// Gaps to the packets that followed, by bucket.
     gaps: [u16; WAITS],
@@ -289,8 +251,15 @@ pub(crate) struct Context {
 const _: () = assert!(size_of::<Context>() == 128);
 
 impl Context {
-    const EMPTY: Self =
-        Self { left: 1, interval: 1, packets: 0, price_ns: 0, waits: Waits::NONE, gaps: [0; WAITS] };
+    const EMPTY: Self = Self {
+        left: 1,
+        interval: 1,
+        packets: 0,
+        price_ns: 0,
+        worth: 0,
+        waits: Waits::NONE,
+        gaps: [0; WAITS],
+    };
 
     /// Packets that came.
     fn arrived(&self) -> u32 {
@@ -379,30 +348,10 @@ pub(super) struct Learner {
     hold_quarters: i64,
     /// Waits that are shorter than the hold, and the one that is not.
     waits: usize,
-    /// Classes of lengths that trains have before they are full.
-    lengths: usize,
+    /// Packets of a full train.
+    burst: usize,
     /// Waits go by the length of a train.
     train: bool,
-}
-
-/// By the packets of a train: their class.
-#[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
-const LENGTH_CLASSES: [u8; 256] = {
-    let mut classes = [0; 256];
-    let mut count = 1;
-    while count < 256 {
-        classes[count] = length_class(count as u16) as u8;
-        count += 1;
-    }
-    classes
-};
-
-const fn length_class(count: u16) -> usize {
-    if count < 2 {
-        return 0;
-    }
-    let octave = count.ilog2();
-    2 * octave as usize + (count >> (octave - 1) & 1) as usize
 }
 
 /// The counts of all contexts, as each packet changes them.
@@ -446,7 +395,7 @@ impl Learner {
             start: None,
             hold_quarters: scale.quarters(hold_ns),
             waits: shorter + 1,
-            lengths: length_class(burst.saturating_sub(1)) + 1,
+            burst: burst.into(),
             train,
         }
     }
@@ -455,7 +404,7 @@ impl Learner {
     /// before it is used.
     #[cfg(feature = "std")]
     pub(super) fn learn_from(&mut self, before: &mut Self) {
-        let limits = |l: &Self| (l.scale.shift, l.hold_quarters, l.waits, l.lengths, l.train);
+        let limits = |l: &Self| (l.scale.shift, l.hold_quarters, l.waits, l.burst, l.train);
         if limits(self) == limits(before) {
             return core::mem::swap(self, before);
         }
@@ -578,23 +527,10 @@ impl Learner {
             *outcome = Outcome { joined, waited: waited + in_vain };
             from = to;
         }
-        let price = 4 * self.scale.quarters(price_ns);
-        let mut upto = outcomes.len();
-        for (wait, packets) in context.waits.0.iter_mut().zip(FOURFOLD).take(self.lengths) {
-            let mut best = (0, 0);
-            for (number, outcome) in (1u8..).zip(outcomes.get(..upto).unwrap_or_default().iter()) {
-                let value = price * outcome.joined - packets * outcome.waited;
-                if value > best.0 {
-                    best = (value, number);
-                }
-            }
-            *wait = best.1;
-            // More packets never wait longer than fewer do.
-            upto = usize::from(best.1);
-        }
+        let policy = Policy { burst: self.burst, price: 4 * self.scale.quarters(price_ns) };
+        policy.find(&mut context.waits, &mut context.worth, outcomes);
         if !self.train {
-            let [alone, longer @ ..] = &mut context.waits.0;
-            longer.fill(*alone);
+            context.waits.all_as_alone();
         }
         // A price that is being steered must be followed.
         if usual == REFRESH && (context.waits, price_ns) == before {
@@ -602,13 +538,6 @@ impl Learner {
             (context.interval, context.left) = (longer, longer);
         }
     }
-}
-
-/// The result of a wait, on average, in parts of [`ONE`].
-#[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
-    joined: i64,
-    waited: i64,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 mod budget;
 mod learner;
+mod policy;
 mod timers;
 
 use alloc::vec::Vec;
@@ -21,9 +22,10 @@ use core::ops::Range;
 
 pub use budget::{Budget, BudgetError};
 use budget::{Counters, Steering};
+pub(crate) use learner::GapScale;
 pub use learner::Knowledge;
-pub(crate) use learner::{GapScale, Waits, WaitsNs};
 use learner::{Learner, Step};
+pub(crate) use policy::{Waits, WaitsNs};
 pub(crate) use timers::Timers;
 
 use crate::block::Block;
