@@ -1,8 +1,8 @@
 // From the functions to the network: a packet with a token gets its payload back (NFSlicer, III-C b, Fig. 16,
 // lower half). Two cycles from a beat to the same beat at the output: the register of the input, and that of
 // the output. The token of a packet is found in the cycle in which its last beat stands at the input, so that
-// a sliced packet of more than two beats waits for each further one. No cycle is lost between frames, nor
-// inside of one.
+// a sliced packet of more than two beats waits for each further one. No cycle is lost inside of a frame, and
+// between frames one at most, where four beats had to be seen (at 256 bits; at 512 behind a spliced one).
 //
 // A packet goes on untouched, gets its payload, or is dropped with a cause before its first beat leaves. The
 // one exception is a packet too long to be a sliced one that ends in a token all the same (a tunnel around a
@@ -367,7 +367,8 @@ module splice_egress #(
     assign leave_entry = entry_reg;
 
     always_ff @(posedge clk) begin
-        waited_reg <= idle && waits && seen[0] && known && !decide ? waited_reg + 16'd1 : 16'd0;
+        // It doesn't go round where the way out stands still for longer than the patience.
+        waited_reg <= idle && waits && seen[0] && known && !decide ? waited_reg + 16'(waited_reg != 16'hffff) : 16'd0;
         if (untouched || emits || (decide && dropped)) begin
             beat_reg   <= beat == MOST_BEATS ? beat : beat + 16'd1;
             tail_reg   <= beat_at[0][DATA_W-1 -: 56];

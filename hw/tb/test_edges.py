@@ -180,6 +180,33 @@ async def splice_before_the_payload_is_there(dut):
 
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
+async def the_wait_ends_behind_a_way_out_that_stands_still(dut):
+    """The longest patience is over while nothing can leave: the packet is dropped once something can, and
+    does not wait as long again."""
+    bench = Bench(dut)
+    await bench.start(threshold=120, patience=65535)
+    await bench.net_in.send(stream(frame(payload=1400)))
+    await ClockCycles(dut.clk, 8)
+    bench.net_in.pause = True
+    sliced = bytes((await bench.host_out.recv()).tdata)
+    # Two beats fill the register of the output.
+    ahead = frame(payload=2 * len(dut.s_axis_net_tkeep) - 42)
+    bench.net_out.pause = True
+    for data in (ahead, padded(sliced)):
+        await bench.host_in.send(stream(data))
+    await ClockCycles(dut.clk, 20)
+    waited = dut.egress.waited_reg
+    assert int(waited.value) > 0
+    waited.value = 65530
+    await ClockCycles(dut.clk, 20)
+    bench.net_out.pause = False
+    await ClockCycles(dut.clk, 20)
+    counters = await bench.counters()
+    assert counters["early"] == 1 and "spliced" not in counters, counters
+    assert taken(bench.net_out) == ahead
+
+
+@cocotb.test(timeout_time=100, timeout_unit="us")
 async def damage_while_the_packet_waits(dut):
     """The frame turns out bad when its packet is already back."""
     bench = Bench(dut)

@@ -221,3 +221,52 @@ async def a_token_that_is_cut_off_is_none(dut):
         assert await bench.splice(sliced[:size]) is None, size
     assert await bench.splice(sliced) == whole
     assert await bench.counters() == {"sliced": 1, "mangled": 5, "spliced": 1}
+
+
+@cocotb.test(timeout_time=200, timeout_unit="us")
+async def a_stale_packet_without_the_mark_is_not_known(dut):
+    """The book's table: the last token of each entry is all that the block knows. A packet that the function
+    took the mark from is dropped as late while its entry is free, and passes once another has the entry."""
+    bench = Bench(dut)
+    await bench.start(threshold=120, ttl=1)
+    entries = int(dut.ENTRIES.value)
+    sliced = await bench.slice(frame(payload=700))
+    unmarked = padded(put(sliced, 14, 0x4520))
+    for seed in range(entries):
+        await bench.slice(frame(payload=700, seed=seed))
+    assert await bench.splice(unmarked) is None
+    for seed in range(entries):
+        await bench.slice(frame(payload=700, seed=seed))
+    assert await bench.splice(padded(sliced)) is None
+    assert await bench.splice(unmarked) == unmarked
+    counters = await bench.counters()
+    assert (counters["late"], counters["stale"], counters["untouched"]) == (1, 1, 1), counters
+
+
+@cocotb.test(timeout_time=200, timeout_unit="us")
+async def a_mark_in_an_ip_header_that_is_none(dut):
+    """The book's table: a header that is cut off, or that is longer than the packet says it is, is not read;
+    the mark in it stays, on both ways."""
+    bench = Bench(dut)
+    await bench.start(threshold=120)
+    marked = frame(payload=700, tos=0xFC, ip_options=40)
+    for data in (marked[:50], put(marked, 16, 5), put(marked, 16, 59), put(marked, 14, 0x44FC)):
+        assert await bench.slice(data) == data
+        assert await bench.splice(data) == data
+    assert await bench.counters() == {"kind": 4, "untouched": 4}
+
+
+@cocotb.test(timeout_time=200, timeout_unit="us")
+async def a_sliced_packet_that_is_no_longer_like_one(dut):
+    """The book's table: another UDP length, or so much behind the packet that its end is not seen in four
+    beats. It is dropped, and the payload waits for its own."""
+    bench = Bench(dut)
+    await bench.start(threshold=120)
+    whole = frame(payload=700)
+    sliced = await bench.slice(whole)
+    four = 4 * len(dut.s_axis_net_tkeep)
+    for length in (0, 8, 15, 17, 708):
+        assert await bench.splice(padded(put(sliced, 38, length))) is None
+    assert await bench.splice(sliced + bytes(four + 1 - len(sliced))) is None
+    assert await bench.splice(sliced + bytes(four - len(sliced))) == whole
+    assert await bench.counters() == {"sliced": 1, "mangled": 6, "spliced": 1}
