@@ -24,6 +24,7 @@ typedef struct
 {
   CLIB_CACHE_LINE_ALIGN_MARK (line);
   slip_reframe *reframe;
+  u64 now, ahead; /* the last time, and what it is ahead of VPP's */
 } per_thread_t;
 
 typedef struct
@@ -38,10 +39,19 @@ static slipstream_main_t slipstream_main;
 /* The feature, and the node that wakes for deadlines. */
 extern vlib_node_registration_t slipstream_node, slipstream_deadline_node;
 
+/* VPP's time runs backwards where a thread learns the frequency of its clock anew. The reframer's goes on from where it was:
+ * packets that come with an earlier time than those inside would be refused, and overtake them. */
 static_always_inline u64
-now_ns (vlib_main_t *vm)
+now_ns (vlib_main_t *vm, per_thread_t *thread)
 {
-  return (u64) (vlib_time_now (vm) * 1e9);
+  u64 now = (u64) (vlib_time_now (vm) * 1e9) + thread->ahead;
+
+  if (PREDICT_FALSE (now < thread->now))
+    {
+      thread->ahead += thread->now - now;
+      now = thread->now;
+    }
+  return thread->now = now;
 }
 
 /* Packets that left before `now` go to the feature behind this one. */
@@ -72,11 +82,12 @@ send_trains (vlib_main_t *vm, vlib_node_runtime_t *node, slip_reframe *reframe, 
 
 VLIB_NODE_FN (slipstream_node) (vlib_main_t *vm, vlib_node_runtime_t *node, vlib_frame_t *frame)
 {
-  slip_reframe *reframe = vec_elt_at_index (slipstream_main.threads, vm->thread_index)->reframe;
+  per_thread_t *thread = vec_elt_at_index (slipstream_main.threads, vm->thread_index);
+  slip_reframe *reframe = thread->reframe;
   u32 *from = vlib_frame_vector_args (frame), n = frame->n_vectors;
   vlib_buffer_t *b[VLIB_FRAME_SIZE];
   slip_packet packets[VLIB_FRAME_SIZE];
-  u64 now = now_ns (vm);
+  u64 now = now_ns (vm, thread);
 
   vlib_get_buffers (vm, from, b, n);
   for (u32 i = 0; i < n; i++)
@@ -107,8 +118,9 @@ VLIB_NODE_FN (slipstream_deadline_node) (vlib_main_t *vm, vlib_node_runtime_t *n
 {
   if (vm->thread_index >= vec_len (slipstream_main.threads))
     return 0;
-  slip_reframe *reframe = slipstream_main.threads[vm->thread_index].reframe;
-  u64 now = now_ns (vm);
+  per_thread_t *thread = vec_elt_at_index (slipstream_main.threads, vm->thread_index);
+  slip_reframe *reframe = thread->reframe;
+  u64 now = now_ns (vm, thread);
 
   return slip_reframe_next_deadline (reframe) < now ? send_trains (vm, node, reframe, now) : 0;
 }
