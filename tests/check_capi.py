@@ -188,6 +188,10 @@ def plain_c(case, c):
             cut = [(r.time // unit * unit, r.length, r.data) for r in got]
             case.check(cut == [(r.time, r.length, r.data) for r in expected], f"{program.name} {source.name}: other trains")
             case.check(f"{len(expected)} packets in, {len(expected)} out" in said, said)
+    # Memory for the reframer, and not for all packets.
+    done = subprocess.run(["prlimit", "--as=400000000", plain, synthetic, "few.pcap"], cwd=c.directory, capture_output=True,
+                          text=True, check=False, env={**os.environ, **c.env})
+    case.check(done.returncode == 2 and "too little memory" in done.stderr, f"few slots: {done.returncode} {done.stderr}")
     # Cut off in a packet, and in what stands before one.
     broken = [c.directory / f"cut-{at}.pcap" for at in (5000, 30, 39)]
     for one in broken:

@@ -128,8 +128,8 @@ int main(int argc, char **argv)
         die("usage", "trains IN OUT, two captures or two interfaces");
     char why[256];
     slip_reframe *r = slip_reframe_new(NULL, why, sizeof why);
-    if (!r) die("settings", why);
     for (; n_free < SLOTS && (slots[n_free].data = malloc(LONGEST)); n_free++) free_slots[n_free] = n_free;
+    if (!r || n_free < SLOTS) die("settings", r ? "too little memory for packets" : why);
     if ((in = fopen(argv[1], "rb"))) {
         uint32_t head[6], ns = 0xa1b23c4d;
         if (fread(head, 24, 1, in) != 1 || (head[0] != 0xa1b2c3d4 && head[0] != ns) || head[5] != 1)
