@@ -4,7 +4,7 @@
 //! Bytes that were not captured are not written, nor any beyond the IP packet's own end: padding stays.
 
 use slipstream_wire::checksum::{Delta, FoldedDelta};
-use slipstream_wire::protocol::{ICMP, TCP, UDP};
+use slipstream_wire::protocol::{ICMP, SCTP, TCP, UDP};
 use slipstream_wire::{Flags, NarrowKey};
 
 use super::packet::{Ip, Packet, Tuple, end, spans};
@@ -81,8 +81,8 @@ impl Rewrite {
     /// datagram the ports, in that with the transport checksum the checksum.
     ///
     /// # Errors
-    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header does, or a packet of TCP
-    /// or UDP, by its own length, before its ports.
+    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header does, or a packet of TCP,
+    /// UDP or SCTP, by its own length, before its ports.
     #[inline(always)]
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         match self.apply_fast(frame, l3, l4) {
@@ -129,7 +129,7 @@ impl Rewrite {
     #[inline(never)]
     fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         let NarrowKey([_, rest]) = self.new;
-        let ports = matches!((rest >> 24) as u8, TCP | UDP);
+        let ports = matches!((rest >> 24) as u8, TCP | UDP | SCTP);
         let whole = be16(frame, l3 + 6).is_some_and(|fragment| fragment & 0x3fff == 0);
         if ports && whole && !Packet::reaches(frame, l3, l4 + 4) {
             return Err(Truncated);

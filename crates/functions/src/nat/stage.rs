@@ -175,10 +175,11 @@ impl NatStage {
 
     /// Tells of the last packet behind the first of a train, whose time counts.
     #[inline]
-    fn observe(&mut self, session: u32, side: Side, now: Nanos, others: &[Frame]) {
-        let Some(last) = others.last() else { return };
+    fn observe(&mut self, cx: &Context<'_>, session: u32, side: Side, others: &[Frame]) {
+        let (now, Some(last)) = (cx.now, others.last()) else { return };
         if session == NONE && side == Side::Outside {
-            self.nat.unsolicited_too(others.len() as u64);
+            // Those that end before their ports are dropped.
+            self.nat.unsolicited_too(others.iter().filter(|frame| has_ports(cx, frame)).count() as u64);
             return;
         }
         self.nat.observe(session, side, last.info.tcp_flags(), now.max(last.arrival));
@@ -264,6 +265,11 @@ fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
 fn has_fields(cx: &Context<'_>, frame: &Frame) -> bool {
     let (info, fields) = (frame.info, if frame.info.is_tcp() { 14 } else { 4 });
     Packet::reaches(cx.data(frame), usize::from(info.l3()), usize::from(info.l4()) + fields)
+}
+
+/// The same of the ports alone.
+fn has_ports(cx: &Context<'_>, frame: &Frame) -> bool {
+    Packet::reaches(cx.data(frame), usize::from(frame.info.l3()), usize::from(frame.info.l4()) + 4)
 }
 
 fn side(cx: &Context<'_>) -> Side {
@@ -394,7 +400,7 @@ impl NetworkFunction for NatStage {
                     && !others.is_empty()
                     && !Flags(first.info.flags()).has(Flags::FRAGMENT)
                 {
-                    self.observe(*session, *side, fx.cx.now, others);
+                    self.observe(fx.cx, *session, *side, others);
                 }
                 self.rewrite(fx, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }

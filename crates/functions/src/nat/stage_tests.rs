@@ -73,6 +73,27 @@ fn a_packet_shorter_than_its_ports_shares_nothing() {
     }
 }
 
+/// In a train a packet may be shorter than the one that was decided about: what alone would not be read is
+/// not rewritten either.
+#[test]
+fn what_ends_before_its_ports_is_not_rewritten() {
+    for protocol in [6, 17, 33, 132, 136] {
+        let whole = ipv4(protocol, A, R, &[&[0x13, 0x88, 0, 80][..], &[7; 16]].concat());
+        let Tuple { src_port, dst_port, .. } = Tuple::of(Packet::read(&whole, 0).unwrap().key);
+        let rewrite = Rewrite::between(
+            key_of(protocol, A, src_port, R, dst_port),
+            key_of(protocol, EXT, src_port, R, dst_port),
+        );
+        for length in 20..=40 {
+            let mut short = ends_at(length, whole.clone());
+            let (before, read) = (short.clone(), Packet::read(&short, 0));
+            let done = rewrite.apply(&mut short, 0, 20);
+            assert_eq!(done.is_ok(), read.is_ok(), "{length} bytes of protocol {protocol}");
+            assert_eq!(short == before, done.is_err());
+        }
+    }
+}
+
 /// UDP-Lite has no packets without a checksum: one that comes to 0 is sent as its other zero.
 #[test]
 fn no_checksum_of_udp_lite_is_zero() {
