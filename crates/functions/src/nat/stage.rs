@@ -228,7 +228,10 @@ impl NatStage {
             Decided::Error(rewrite) => {
                 self.rewrite(fx, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }
-            Decided::Pass => self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false)),
+            Decided::Pass => {
+                self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false));
+                self.truncated += without_ports(fx.cx, frames).count() as u64;
+            }
             Decided::NotIpv4 => {
                 self.not_ipv4 += frames.len() as u64;
                 self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false));
@@ -242,7 +245,15 @@ impl NatStage {
                     None => self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false)),
                 }
             }
-            Decided::Drop(reason) => verdicts.fill(Verdict::drop(*reason)),
+            Decided::Drop(reason) => {
+                verdicts.fill(Verdict::drop(*reason));
+                for at in without_ports(fx.cx, frames) {
+                    self.truncated += 1;
+                    if let Some(verdict) = verdicts.get_mut(at) {
+                        *verdict = Verdict::drop(DropReason::Malformed);
+                    }
+                }
+            }
         }
     }
 }
@@ -270,6 +281,13 @@ fn has_fields(cx: &Context<'_>, frame: &Frame) -> bool {
 /// The same of the ports alone.
 fn has_ports(cx: &Context<'_>, frame: &Frame) -> bool {
     Packet::reaches(cx.data(frame), usize::from(frame.info.l3()), usize::from(frame.info.l4()) + 4)
+}
+
+/// The places of packets in a train that end before their ports, though the first one doesn't.
+fn without_ports(cx: &Context<'_>, frames: &[Frame]) -> impl Iterator<Item = usize> {
+    let fragments = frames.first().is_some_and(|first| Flags(first.info.flags()).has(Flags::FRAGMENT));
+    let others = frames.iter().enumerate().skip(if fragments { frames.len() } else { 1 });
+    others.filter(|(_, frame)| !has_ports(cx, frame)).map(|(at, _)| at)
 }
 
 fn side(cx: &Context<'_>) -> Side {
