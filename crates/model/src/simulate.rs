@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::arrivals::Start;
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::{Model, Parameters};
 use crate::pmf::Pmf;
 
 /// The length of a simulation.
@@ -179,10 +179,15 @@ pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
         }
         now = end;
     }
-    Ok(summary(&parts, &batches, sojourns, parameters.slot_ns))
+    Ok(summary(&parts, &batches, sojourns, parameters))
 }
 
-fn summary(parts: &[Part], batches: &[u64], mut sojourns: Vec<u64>, slot_ns: f64) -> Simulated {
+fn summary(
+    parts: &[Part],
+    batches: &[u64],
+    mut sojourns: Vec<u64>,
+    &Parameters { batch, slot_ns, .. }: &Parameters,
+) -> Simulated {
     let estimate = |above: &dyn Fn(&Part) -> f64, below: &dyn Fn(&Part) -> f64, unit: f64| {
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
         let mean = ratio(parts.iter().map(above).sum(), parts.iter().map(below).sum());
@@ -191,21 +196,19 @@ fn summary(parts: &[Part], batches: &[u64], mut sojourns: Vec<u64>, slot_ns: f64
         Estimate { mean: mean * unit, half_width: STUDENT * (squares / (n - 1.0) / n).sqrt() * unit }
     };
     let polls: u64 = batches.iter().sum();
+    // What was never seen comes in at most so many polls: (1 - p)^polls is a hundredth then.
+    let unseen = (100f64.ln() / polls.max(1) as f64).min(1.0);
+    // A few polls that differ, in a few of the parts, tell no more about rare ones than none would.
+    let at_least = |e: Estimate, most: f64| Estimate { half_width: e.half_width.max(unseen * most), ..e };
     sojourns.sort_unstable();
     let quantile = |q: f64| {
         let rank = ((sojourns.len() as f64 * q).ceil() as usize).saturating_sub(1);
         sojourns.get(rank).map_or(0.0, |s| *s as f64 * slot_ns)
     };
     Simulated {
-        mean_batch: estimate(&|p| p.batch, &|p| p.polls, 1.0),
+        mean_batch: at_least(estimate(&|p| p.batch, &|p| p.polls, 1.0), batch as f64),
         mean_queue: estimate(&|p| p.queue, &|p| p.polls, 1.0),
-        p_loss: match estimate(&|p| p.lost, &|p| p.arrived, 1.0) {
-            // Where none was seen, so many polls at most have a loss: (1 - p)^polls is a hundredth then.
-            Estimate { mean: 0.0, .. } => {
-                Estimate { mean: 0.0, half_width: (100f64.ln() / polls.max(1) as f64).min(1.0) }
-            }
-            seen => seen,
-        },
+        p_loss: at_least(estimate(&|p| p.lost, &|p| p.arrived, 1.0), 1.0),
         wait_ns: estimate(&|p| p.wait, &|p| p.batch, slot_ns),
         sojourn_ns: estimate(&|p| p.sojourn, &|p| p.batch, slot_ns),
         batch_pmf: batches.iter().map(|n| *n as f64 / polls.max(1) as f64).collect(),
@@ -216,6 +219,7 @@ fn summary(parts: &[Part], batches: &[u64], mut sojourns: Vec<u64>, slot_ns: f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Interarrival, ServiceTimes, Variation};
 
     #[test]
     fn the_residual_is_that_of_the_definition() {
@@ -230,6 +234,31 @@ mod tests {
         // A value of 0 is followed by the next packet at once: no slot lies in it.
         let zero = Pmf::from_weights("test", 0, vec![1.0, 1.0]).unwrap();
         assert_eq!(residual(&zero).unwrap().probabilities(), [1.0]);
+    }
+
+    /// Near saturation almost every batch is full: most runs see no other. Below, losses come in few polls.
+    #[test]
+    fn confidence_covers_what_is_rare() {
+        for mean in [8.0, 9.0] {
+            let model = Model::new(Parameters {
+                queue: 64,
+                batch: 8,
+                slot_ns: 1.0,
+                interarrival: Interarrival::geometric(mean).unwrap(),
+                service: ServiceTimes::linear(20.0, 6.0, 5.0).unwrap(),
+                variation: Variation::Poisson,
+                start: Start::Equilibrium,
+            })
+            .unwrap();
+            let solution = model.solve().unwrap();
+            let (mut batch, mut loss) = (0, 0);
+            for seed in 0..40 {
+                let sim = simulate(&model, Effort { polls: 30_000, warmup: 3000, seed }).unwrap();
+                batch += u32::from(!sim.mean_batch.holds(solution.mean_batch, 1.0));
+                loss += u32::from(!sim.p_loss.holds(solution.p_loss, 1.0));
+            }
+            assert!(batch <= 2 && loss <= 2, "{mean}: {batch} and {loss} of 40 are outside");
+        }
     }
 
     #[test]
