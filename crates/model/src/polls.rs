@@ -60,6 +60,9 @@ impl Run {
     }
 }
 
+/// A clock is given, and the log needs none.
+const IN_NS: &str = "its times are in ns, which no clock changes; ticks are in a column cycles, t1 or tsc";
+
 /// A log as it was read: at least one run, each with polls in order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PollLog {
@@ -69,7 +72,7 @@ pub struct PollLog {
 
 impl PollLog {
     /// Reads a log in either form. `clock_mhz` is the frequency of the ticks, where times are in ticks; it
-    /// goes before what the log says.
+    /// goes before what the log says. Of a log in ns it would change nothing, so it is refused.
     ///
     /// # Errors
     /// [`Error::PollLog`] at the line, or record, that can't be: malformed, out of order, nothing at all;
@@ -79,6 +82,9 @@ impl PollLog {
         let at = |line| move |error: io::Error| wrong(name, line, &error.to_string());
         let binary = from.fill_buf().map_err(at(1))?.starts_with(&MAGIC);
         if binary {
+            if clock_mhz.is_some() {
+                return Err(wrong(name, 1, IN_NS));
+            }
             log.read_binary(name, from)?;
         } else {
             log.read_text(name, from, clock_mhz)?;
@@ -162,7 +168,11 @@ impl PollLog {
                 continue;
             }
             let Some(columns) = &columns else {
-                columns = Some(Columns::of(name, number, line)?);
+                let found = Columns::of(name, number, line)?;
+                if clock_mhz.is_some() && !found.ticks {
+                    return Err(wrong(name, number, IN_NS));
+                }
+                columns = Some(found);
                 continue;
             };
             let (key, poll) = columns.poll(name, number, line, clock, &mut origin)?;
@@ -445,6 +455,18 @@ mod tests {
         assert_eq!(log.runs.len(), 3);
         assert_eq!(log.runs[0].services().collect::<Vec<_>>(), [(2, 1000.0)]);
         assert_eq!(log.of_rate("5").batch_pmf(), [0.0, 0.0, 2.0 / 3.0, 1.0 / 3.0]);
+    }
+
+    #[test]
+    fn a_clock_is_refused_where_times_are_in_ns() {
+        let mut writer = PollWriter::new(Vec::new(), 9).unwrap();
+        writer.poll(1, 1).unwrap();
+        let binary = writer.finish().unwrap();
+        for log in [&b"# clock 2000 MHz\ntime,batch\n0,3\n250,0\n"[..], &binary] {
+            PollLog::read("log", log, None).unwrap();
+            let error = PollLog::read("log", log, Some(2000.0)).unwrap_err().to_string();
+            assert!(error.contains("times are in ns"), "{error}");
+        }
     }
 
     /// Times since 1970 in ns: a number with a fraction has no room for single ns there.
