@@ -73,6 +73,8 @@ fn blamed(map: &Map<String, Value>, all: &serde_json::Error) -> String {
         let alone = Map::from_iter([(key.clone(), value.clone())]);
         let Err(error) = serde_json::from_value::<SynthConfig>(alone.into()) else { continue };
         let error = error.to_string();
+        // Some errors name the setting themselves.
+        let error = error.strip_prefix(&format!("{key}: ")).unwrap_or(&error).to_owned();
         let wanted = error.rsplit_once("expected ").map_or("", |(_, type_name)| type_name);
         let whole = ["u32", "u64"].contains(&wanted);
         return match value {
@@ -89,7 +91,8 @@ fn blamed(map: &Map<String, Value>, all: &serde_json::Error) -> String {
 
 fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
     if key == "protocol"
-        && let Ok(tcp) = value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>()
+        && let Some(tcp) =
+            value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>().ok().filter(|n| n.is_finite())
     {
         return Ok(json!({ "mix": tcp }));
     }
@@ -142,6 +145,9 @@ mod tests {
             ("zipf=nan", r#": zipf: "nan" is not a number"#),
             ("flows=x", r#": flows: "x" is not a number"#),
             ("order=none", ": order: "),
+            ("size=", r#"synth:size=: size: can't read """#),
+            ("rate=fast", r#"synth:rate=fast: rate: can't read "fast""#),
+            ("protocol=nan", ": protocol: unknown variant `nan`"),
             ("tcp-timestamps=1", ": tcp-timestamps: invalid type: integer `1`, expected a boolean"),
             ("lifetime=2.5", ": lifetime: invalid type: floating point `2.5`, expected struct Lifetime"),
             ("flows=1,flows=2", ": flows is given twice"),
