@@ -167,7 +167,7 @@ pub(crate) struct Solve {
     #[arg(long, value_name = "POLLS")]
     pub(crate) simulate: Option<u64>,
     /// Where the simulation's random numbers begin.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "simulate")]
     pub(crate) seed: u64,
     /// Write the result as one HTML file with charts.
     #[arg(long, alias = "html", value_name = "FILE.html")]

@@ -16,4 +16,5 @@ mod labs;
 mod measure;
 mod measure_states;
 mod metrics;
+mod model;
 mod operation;

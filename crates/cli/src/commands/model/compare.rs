@@ -30,6 +30,8 @@ pub(super) fn run(args: &Compare) -> anyhow::Result<Outcome> {
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let log = inputs::poll_log(&args.log, args.reading.clock)?;
     let found = inputs::line(&args.log, &log)?;
+    let one_packet_ns = found.global.service_base_ns + found.global.service_per_packet_ns;
+    inputs::warn_of_coarse(args.reading.slot.0, one_packet_ns);
     let rates: Vec<String> = log.rates().into_iter().map(str::to_owned).collect();
     if args.rate.is_some() && rates.len() > 1 {
         bail!("--rate is for a log of one load, and {} has {}", args.log.display(), rates.len());

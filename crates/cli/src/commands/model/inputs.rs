@@ -10,7 +10,7 @@ use slipstream_model::{
     Fit, Interarrival, Line, Parameters, Pmf, PollLog, ServiceTimes, Start, Strategy, Variation, fit,
     variation,
 };
-
+use slipstream_report::time;
 use tracing::warn;
 
 use crate::cli::model::{Arrivals, FitKind, Process, Server, ServiceKind, StartKind};
@@ -76,10 +76,11 @@ fn observed(path: &Path, slot_ns: f64) -> anyhow::Result<Interarrival> {
 fn between_packets(reader: &mut CaptureReader) -> anyhow::Result<Vec<f64>> {
     let (mut times, mut last) = (Vec::new(), None);
     while let Some(record) = reader.next_record()? {
-        let now = record.time.0;
+        // A packet whose time ran backwards came with the one before, as everywhere: else the time that was
+        // run back would count twice.
+        let now = last.map_or(record.time, |last| record.time.max(last));
         if let Some(last) = last.replace(now) {
-            // A clock that ran backwards tells nothing of the time between.
-            times.push(now.saturating_sub(last) as f64);
+            times.push(now.since(last) as f64);
         }
         if times.len() > MAX_TIMES {
             bail!("more than {MAX_TIMES} packets; a part of them says as much");
@@ -200,7 +201,20 @@ pub(super) fn parameters(
         }
     };
     let (slot_ns, start) = (server.reading.slot.0, start(server.reading.start));
+    warn_of_coarse(slot_ns, service.mean_ns(1));
     Ok(Parameters { queue, batch, slot_ns, interarrival, service, variation, start })
+}
+
+/// Tells where a slot is so long that times, which are whole numbers of slots, say little.
+pub(crate) fn warn_of_coarse(slot_ns: f64, one_packet_ns: f64) {
+    if slot_ns > one_packet_ns {
+        warn!(
+            "--slot {}: a batch of one packet takes {}, and all times are whole numbers of slots: what follows \
+             is no more than rough; take a shorter slot",
+            time(Some(slot_ns)),
+            time(Some(one_packet_ns)),
+        );
+    }
 }
 
 /// The mean interarrival time in slots, for a rate.

@@ -10,6 +10,8 @@ mod sweep;
 use serde_json::{Value, json};
 use slipstream_model::{Delay, Solution};
 
+pub(super) use inputs::warn_of_coarse;
+
 use super::{Outcome, finish};
 use crate::cli::model::ModelVerb;
 

@@ -128,10 +128,13 @@ fn report(args: &Sweep, points: &[Point]) -> Page {
     let mut page = Page::new(
         "Load and arrival process",
         &format!(
-            "A queue of {} packets, polled for at most {}, over {} loads.",
+            "A queue of {} packets, polled for at most {}, over {}.",
             args.ring.queue,
             args.ring.batch,
-            points.len() / args.processes.len().max(1),
+            match points.len() / args.processes.len().max(1) {
+                1 => "one load".to_owned(),
+                loads => format!("{loads} loads"),
+            },
         ),
     );
     let curves = |value: &dyn Fn(&Solution) -> f64| -> Curves {

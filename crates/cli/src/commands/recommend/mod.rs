@@ -19,6 +19,7 @@ use slipstream_model::{
 };
 
 use super::Outcome;
+use super::model::warn_of_coarse;
 use crate::check;
 use crate::cli::model::Process;
 use crate::cli::recommend::{Aim, Recommend};
@@ -88,6 +89,9 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         (None, None) => arrived.rate_pps(),
     };
     let slot_ns = slot_ns(args, offered_pps)?;
+    if args.slot.is_some() {
+        warn_of_coarse(slot_ns, costs.per_batch_ns + costs.packet_ns(none));
+    }
     let interarrival = interarrival(args, &arrived, offered_pps, slot_ns)
         .with_context(|| args.trace.display().to_string())?;
     let base = Parameters {

@@ -1,0 +1,63 @@
+//! `model` and `recommend`: what they take from a capture, and what they tell of settings that mean little.
+
+use std::fs;
+use std::path::Path;
+
+use slipstream::io::capture::{CaptureWriter, Format, Interface, WriterOptions};
+use slipstream::time::Nanos;
+
+use crate::common::{run, scratch, text};
+
+const SERVICE: [&str; 4] = ["--service-base", "100ns", "--service-per-packet", "20ns"];
+
+/// A capture whose packets come at these times, in ns.
+fn capture(file: &Path, times: &[u64]) {
+    let mut writer = CaptureWriter::create(file, WriterOptions::for_path(file, Format::PcapNg)).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: None });
+    for time in times {
+        writer.write(0, Nanos(*time), 60, &[0; 60]).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Five packets within 1000 ns: four gaps of 250 ns on average, though the clock runs back by 300 ns.
+#[test]
+fn a_clock_that_runs_back_makes_no_time() {
+    let dir = scratch();
+    let file = dir.path().join("back.pcapng");
+    capture(&file, &[5000, 5400, 5100, 5600, 6000]);
+    let words = ["model", "solve", "--interarrival", "empirical", "--interarrivals", text(&file)];
+    let json = run(words.into_iter().chain(SERVICE).chain(["--format", "json"])).with(0).json();
+    assert_eq!(json["interarrival"]["mean_slots"], 250.0);
+    assert_eq!(json["offered_pps"], 4e6);
+    let told = run(["recommend", text(&file), "--hold-cost", "0"]);
+    assert!(told.stderr.contains("no packet with a flow"), "{}", told.stderr);
+}
+
+/// Times are whole numbers of slots: those of a slot that is longer than any of them say next to nothing.
+#[test]
+fn a_slot_that_is_too_long_is_told() {
+    let dir = scratch();
+    let log = dir.path().join("log.csv");
+    fs::write(&log, "time_ns,batch\n0,4\n900,9\n2300,12\n4000,8\n5200,7\n").unwrap();
+    let rate = ["--rate", "1mpps"];
+    let solve = |slot| run(["model", "solve", "--slot", slot].into_iter().chain(rate).chain(SERVICE)).with(0);
+    solve("121ns").saying(&["--slot 121 ns", "one packet takes 120 ns", "shorter slot"]);
+    assert!(!solve("120ns").stderr.contains("slot"));
+    run(["model", "compare", text(&log), "--slot", "10us"]).with(0).saying(&["--slot 10", "shorter slot"]);
+    assert!(!run(["model", "compare", text(&log)]).with(0).stderr.contains("slot"));
+    let trace = ["recommend", "synth:packets=200", "--hold-cost", "0", "--holds", "0,16us"];
+    run(trace.into_iter().chain(["--slot", "1us"])).with(0).saying(&["--slot 1", "shorter slot"]);
+    // It chooses one itself where none is given, and that is no mistake of the user's.
+    assert!(!run(trace.into_iter().chain(["--rate", "1pps"])).with(0).stderr.contains("slot"));
+}
+
+#[test]
+fn settings_that_would_change_nothing_are_refused() {
+    let dir = scratch();
+    let log = dir.path().join("log.csv");
+    fs::write(&log, "time_ns,batch\n0,4\n900,9\n2300,12\n").unwrap();
+    let words = ["model", "solve", "--mean", "1000", "--seed", "2"];
+    run(words.into_iter().chain(SERVICE)).with(2).silent().saying(&["--simulate"]);
+    run(["model", "fit", text(&log), "--clock", "2000"]).with(2).silent().saying(&["times are in ns"]);
+}
