@@ -239,7 +239,7 @@ impl Steering {
         // much as one that is too low rises, so that windows that differ by chance don't raise it.
         let (more, less) = (aim.max(measured), aim.min(measured));
         let ratio = (more.saturating_mul(64) / less.max(1)).clamp(64, 256);
-        let weight = if self.windows < Self::FAST { 4 } else { 1 + u64::from(ratio >= Self::FAR) };
+        let weight = if self.windows < Self::FAST { 4 } else { 2 + u64::from(ratio >= Self::FAR) };
         self.windows = self.windows.saturating_add(1);
         let factor = u128::from(64 * (8 - weight) + ratio * weight);
         let price = u128::from(self.price_ns.max(16));

@@ -4,7 +4,9 @@
 //! A packet more in a train is worth `price` of delay, so that waiting for it until some time is worth
 //! (chance that it comes by then) × `price` − (packets that wait) × (mean wait).
 //! A train waits until the time at which that is greatest, or not at all where it is never above zero; no
-//! longer than `hold`, ever.
+//! longer than `hold`, ever. Of the price is taken what a new train would be worth more than this one, since
+//! the next packet begins one if it doesn't join: so dense flows, which have long trains in any case, wait
+//! less for them, and slow ones more, at the same mean delay.
 //!
 //! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
 //! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram, and

@@ -126,7 +126,7 @@ impl Policy {
     ///
     /// > w(n) = max over all waits of joined · (price − (w(1) − w(n + 1))) − n · waited, and w(burst) = 0,
     ///
-    /// which is a semi-Markov decision problem. w(1) is found by policy iteration (Howard, *Dynamic
+    /// which is a semi-Markov decision problem; the difference counts [`ALIKE`], as flows change. w(1) is found by policy iteration (Howard, *Dynamic
     /// Programming and Markov Processes*, 1960), each step of which is one of Newton's for it. Where packets
     /// come by chance, one in g on average, trains of √(2 · price / g) packets are best.
     pub(super) fn find(self, waits: &mut Waits, worth: &mut i64, outcomes: &[Outcome]) {
@@ -179,5 +179,93 @@ impl Policy {
             }
         }
         (rest, joins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// Outcomes of waits that end at these times, where such parts of the packets come before each of them.
+    fn outcomes(shares: &[u64], ends: impl Iterator<Item = i64>) -> Vec<Outcome> {
+        let all = shares.iter().sum::<u64>().max(1);
+        let (mut joined, mut waited, mut from) = (0, 0, 0);
+        let of_bucket = |(share, to): (&u64, i64)| {
+            let share = (share * ONE / all) as i64;
+            joined += share;
+            waited += share * (from + to) / 2;
+            from = to;
+            Outcome { joined, waited: waited + (ONE as i64 - joined) * to }
+        };
+        shares.iter().zip(ends).map(of_bucket).collect()
+    }
+
+    /// What a train of one packet is worth by the best waits for each number of packets, where it is taken to
+    /// be worth `worth`.
+    fn worth_by_number(policy: Policy, worth: f64, outcomes: &[Outcome]) -> f64 {
+        let alike = ALIKE.0 as f64 / ALIKE.1 as f64;
+        (1..policy.burst).rev().fold(0.0, |rest, packets| {
+            let packets = FOURFOLD[usize::from(LENGTH_CLASSES[packets])] as f64;
+            let gain = policy.price as f64 - (worth - rest) * alike;
+            let value = |o: &Outcome| (gain * o.joined as f64 - packets * o.waited as f64) / ONE as f64;
+            outcomes.iter().map(value).fold(0.0, f64::max)
+        })
+    }
+
+    /// The worth that is what it is taken to be, found by halving.
+    fn worth(policy: Policy, outcomes: &[Outcome]) -> f64 {
+        let (mut low, mut high) = (0.0, policy.price as f64 * policy.burst as f64);
+        for _ in 0..100 {
+            let middle = (low + high) / 2.0;
+            if worth_by_number(policy, middle, outcomes) > middle { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Against a search by halving, in which each number of packets has a wait of its own.
+        #[test]
+        fn waits_are_worth_what_the_best_ones_are(
+            shares in prop::collection::vec(0u64..1000, 2..24),
+            never in 0u64..20_000,
+            unit in 1i64..100,
+            burst in 1usize..=256,
+            price in 0i64..1 << 20,
+            before in 0i64..1 << 20,
+        ) {
+            let ends = (0..shares.len()).map(|n| unit * (2 + n as i64 % 2) << (n / 2));
+            let mut results = outcomes(&[&shares[..], &[never]].concat(), ends);
+            results.truncate(shares.len());
+            let policy = Policy { burst, price };
+            let (mut waits, mut found) = (Waits::NONE, before);
+            policy.find(&mut waits, &mut found, &results);
+            let best = worth(policy, &results);
+            prop_assert!((found as f64 - best).abs() <= best / 16.0 + price as f64 / 32.0 + 32.0, "{found} {best}");
+            // Trains of more packets never wait longer.
+            let by_count: Vec<u8> = (1..burst as u16).map(|count| waits.of(count)).collect();
+            prop_assert!(by_count.is_sorted_by(|a, b| a >= b), "{by_count:?}");
+        }
+    }
+
+    /// Packets that come by chance, one in ten units. If the flow's next trains were nothing, they would be let
+    /// go at a tenth of the price, in packets; if they were as sure as this one, at the root of a fifth of it.
+    /// With three in four it is between the two, and long trains are let go at a quarter of the former.
+    #[test]
+    fn trains_of_chance_are_as_long_as_their_price() {
+        let share =
+            |n: i32| ((1e6 * (-f64::from(n) / 10.0).exp()) - 1e6 * (-f64::from(n + 1) / 10.0).exp()) as u64;
+        let shares: Vec<u64> = (0..200).map(share).collect();
+        let results = outcomes(&shares, (1i64..).map(|end| 4 * end));
+        let longest = |price: i64| {
+            let mut waits = Waits::NONE;
+            Policy { burst: 256, price: 16 * price }.find(&mut waits, &mut 0, &results);
+            (1u16..256).take_while(|count| waits.of(*count) > 0).count()
+        };
+        let lengths = [5, 20, 250, 1000, 4000].map(longest);
+        assert_eq!(lengths, [0, 1, 7, 31, 95]);
     }
 }
