@@ -5,10 +5,10 @@ At every mean train from 1.2 on that a fixed hold reaches, what the adaptive hol
 no more mean delay. It is asked of every real capture, and of made traffic of all kinds: campus, flows of
 Zipf's sizes, Poisson, round robin, bursts with pauses. There is no margin where there are PACKETS packets and
 more, and SHORT for captures that are over before much is learned, or SHORTEST where they don't even last for
-TIMES of the fixed hold, so that many of the waits are for packets behind its end. The settings that are told as the best are
-nowhere worse than the fixed hold, and give what is told. A flow that misleads costs others no more than half
-a per cent of what a packet more in a train is worth, and itself at most its hold. Whoever knows the future is
-never worse than either. And the goals on campus traffic hold.
+TIMES of the fixed hold, so that many of the waits are for packets behind its end. The settings that are told
+as the best are nowhere worse than the fixed hold, and give what is told. A flow that misleads costs others
+no more than half a per cent of what a packet more in a train is worth, and itself at most its hold. Whoever
+knows the future is never worse than either. And the goals on campus traffic hold.
 """
 
 import random

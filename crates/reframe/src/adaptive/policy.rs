@@ -126,9 +126,10 @@ impl Policy {
     ///
     /// > w(n) = max over all waits of joined · (price − (w(1) − w(n + 1))) − n · waited, and w(burst) = 0,
     ///
-    /// which is a semi-Markov decision problem; the difference counts [`ALIKE`], as flows change. w(1) is found by policy iteration (Howard, *Dynamic
-    /// Programming and Markov Processes*, 1960), each step of which is one of Newton's for it. Where packets
-    /// come by chance, one in g on average, trains of √(2 · price / g) packets are best.
+    /// which is a semi-Markov decision problem; the difference counts [`ALIKE`], as flows change. w(1) is
+    /// found by policy iteration (Howard, *Dynamic Programming and Markov Processes*, 1960), each step of
+    /// which is one of Newton's for it. Where packets come by chance, one in g on average, and flows go on as
+    /// they are, trains of √(2 · price / g) packets are best.
     pub(super) fn find(self, waits: &mut Waits, worth: &mut i64, outcomes: &[Outcome]) {
         let mut best = Outcome::default();
         for outcome in outcomes {
@@ -237,7 +238,7 @@ mod tests {
             price in 0i64..1 << 20,
             before in 0i64..1 << 20,
         ) {
-            let ends = (0..shares.len()).map(|n| unit * (2 + n as i64 % 2) << (n / 2));
+            let ends = (0..shares.len()).map(|n| (unit * (2 + n as i64 % 2)) << (n / 2));
             let mut results = outcomes(&[&shares[..], &[never]].concat(), ends);
             results.truncate(shares.len());
             let policy = Policy { burst, price };
@@ -251,9 +252,10 @@ mod tests {
         }
     }
 
-    /// Packets that come by chance, one in ten units. If the flow's next trains were nothing, they would be let
-    /// go at a tenth of the price, in packets; if they were as sure as this one, at the root of a fifth of it.
-    /// With three in four it is between the two, and long trains are let go at a quarter of the former.
+    /// Packets that come by chance, one in ten units. If the flow's next trains were nothing, they would be
+    /// let go at a tenth of the price, in packets; if they were as sure as this one, at the root of a fifth
+    /// of it. With three in four it is between the two, and long trains are let go at a quarter of the
+    /// former.
     #[test]
     fn trains_of_chance_are_as_long_as_their_price() {
         let share =
