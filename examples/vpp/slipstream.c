@@ -39,8 +39,9 @@ static slipstream_main_t slipstream_main;
 /* The feature, and the node that wakes for deadlines. */
 extern vlib_node_registration_t slipstream_node, slipstream_deadline_node;
 
-/* VPP's time runs backwards where a thread learns the frequency of its clock anew. The reframer's goes on from where it was:
- * packets that come with an earlier time than those inside would be refused, and overtake them. */
+/* VPP's time runs backwards where a thread learns the frequency of its clock anew. The reframer's goes on
+ * from where it was: packets that come with an earlier time than those inside would be refused, and overtake
+ * them. */
 static_always_inline u64
 now_ns (vlib_main_t *vm, per_thread_t *thread)
 {

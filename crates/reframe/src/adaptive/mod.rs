@@ -17,6 +17,7 @@
 mod budget;
 mod learner;
 mod policy;
+mod scale;
 mod timers;
 
 use alloc::vec::Vec;
@@ -24,10 +25,10 @@ use core::ops::Range;
 
 pub use budget::{Budget, BudgetError};
 use budget::{Counters, Steering};
-pub(crate) use learner::GapScale;
 pub use learner::Knowledge;
 use learner::{Learner, Step};
 pub(crate) use policy::{Waits, WaitsNs};
+pub(crate) use scale::GapScale;
 pub(crate) use timers::Timers;
 
 use crate::block::Block;
@@ -39,7 +40,7 @@ use slipstream_core::prefetch::prefetch_at;
 use slipstream_core::time::Nanos;
 
 /// The gap of a flow that has had one packet.
-const NEVER: u32 = (learner::WAITS - 1) as u32;
+const NEVER: u32 = (scale::WAITS - 1) as u32;
 const NO_CONTEXT: u16 = u16::MAX;
 
 /// The memory of a flow.

@@ -1,6 +1,6 @@
 //! The waits of a train by its length, from what each wait would bring.
 
-use super::learner::{GapScale, WAITS};
+use super::scale::{GapScale, WAITS};
 
 /// Classes of train lengths below 256: half octaves.
 const LENGTHS: usize = 16;
