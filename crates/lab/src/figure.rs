@@ -197,7 +197,12 @@ impl Chart {
 
     fn rows(&self) -> Vec<Vec<String>> {
         let label = if self.x_label.is_empty() { "group" } else { &self.x_label };
-        let names = self.series.iter().map(|(name, _)| format!("{name} ({})", self.y_label));
+        let name = |name: &String| match &self.y_label {
+            // The one series of a chart may be called as its axis is.
+            label if label == name => name.clone(),
+            label => format!("{name} ({label})"),
+        };
+        let names = self.series.iter().map(|(series, _)| name(series));
         let head = std::iter::once(label.to_owned()).chain(names).collect();
         let values = |g: usize| self.series.iter().map(move |(_, v)| number(v.get(g).copied().flatten()));
         let groups = self.groups.iter().enumerate();
@@ -344,7 +349,12 @@ mod tests {
             groups: vec!["32".into(), "\"64\"".into()],
             series: vec![("plain".into(), vec![Some(1.5), None]), ("with".into(), vec![Some(2.0)])],
         };
-        assert_eq!(Figure::from(bars).csv(), "batch,plain (ns),with (ns)\n32,1.5,2\n\"\"\"64\"\"\",,\n");
+        assert_eq!(
+            Figure::from(bars.clone()).csv(),
+            "batch,plain (ns),with (ns)\n32,1.5,2\n\"\"\"64\"\"\",,\n"
+        );
+        let alone = Chart { series: vec![("ns".into(), vec![Some(1.5), None])], ..bars };
+        assert_eq!(Figure::from(alone).csv(), "batch,ns\n32,1.5\n\"\"\"64\"\"\",\n");
     }
 
     #[test]

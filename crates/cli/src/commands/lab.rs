@@ -27,18 +27,22 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
     let file = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let results = measure(lab, args.quick)?;
     let result = results.json();
-    if let Some(mut file) = file {
-        file.write_all(results.html()?.as_bytes())?;
-        file.commit()?;
-    }
+    // What was measured is shown in any case.
+    let written = file.map_or(Ok(()), |file| write(file, &results.html()?));
     match args.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
         cli::Format::Table => ui::print(results.table().render(ui::columns()))?,
     }
+    written?;
     Ok(match check::failed(checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
+}
+
+fn write(mut file: Replacement, text: &str) -> anyhow::Result<()> {
+    file.write_all(text.as_bytes())?;
+    file.commit()
 }
 
 /// Runs the labs of these names, or all, whose report is a folder. One that fails keeps no other from being
@@ -46,7 +50,7 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
 fn several(names: &[String], args: &cli::Lab, checks: &[Check]) -> anyhow::Result<Outcome> {
     let labs = if args.all { Collection::labs().collect() } else { named(names)? };
     let site = args.report.as_deref().map(Site::begin).transpose()?;
-    let mut all = Collection::new(args.quick, args.all);
+    let (mut all, mut written) = (Collection::new(args.quick, args.all), Ok(()));
     for lab in labs {
         let outcome = match measure(lab, args.quick) {
             Err(error) if ui::is_interrupt(&error) => return Err(error),
@@ -56,15 +60,14 @@ fn several(names: &[String], args: &cli::Lab, checks: &[Check]) -> anyhow::Resul
                 Err(error)
             }
             Ok(results) => {
-                site.as_ref().map_or(Ok(()), |site| site.add(&results))?;
+                // What was measured is shown in any case, and so is what others will have measured.
+                written = written.and_then(|()| site.as_ref().map_or(Ok(()), |site| site.add(&results)));
                 Ok(results)
             }
         };
         all.add(lab, outcome);
     }
-    if let Some(site) = site {
-        site.finish(&all)?;
-    }
+    written = written.and_then(|()| site.map_or(Ok(()), |site| site.finish(&all)));
     let result = all.json();
     match args.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
@@ -73,6 +76,7 @@ fn several(names: &[String], args: &cli::Lab, checks: &[Check]) -> anyhow::Resul
             ui::print(tables.join("\n\n"))?;
         }
     }
+    written?;
     let failed = all.failed();
     if !failed.is_empty() {
         return Ok(Outcome::CheckFailed(format!("labs that failed: {}", failed.join(", "))));
@@ -126,9 +130,8 @@ impl Site {
         Replacement::commit_all(written)
     }
 
-    fn finish(mut self, all: &Collection) -> anyhow::Result<()> {
-        self.index.write_all(all.index()?.as_bytes())?;
-        self.index.commit()
+    fn finish(self, all: &Collection) -> anyhow::Result<()> {
+        write(self.index, &all.index()?)
     }
 }
 

@@ -39,6 +39,17 @@ fn a_lab_that_fails_does_not_lose_the_others() {
 }
 
 #[test]
+fn a_report_that_cannot_be_written_loses_no_result() {
+    let dir = scratch();
+    // The page would take the place of a folder.
+    fs::create_dir_all(dir.path().join("site/chain.html/x")).unwrap();
+    let words = ["chain", "nf-locality", "--quick", "--report", "site", "--format", "json"];
+    let ended = lab(dir.path(), &words).with(2).saying(&["chain.html"]);
+    assert_eq!(ended.json()["labs"][0]["name"], "chain");
+    assert_eq!(names(&dir.path().join("site")), ["chain.html"]);
+}
+
+#[test]
 fn several_labs_are_checked_and_shown_as_one() {
     let dir = scratch();
     // The same lab as JSON keeps its shape.

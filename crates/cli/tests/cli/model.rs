@@ -32,6 +32,9 @@ fn a_clock_that_runs_back_makes_no_time() {
     assert_eq!(json["offered_pps"], 4e6);
     let told = run(["recommend", text(&file), "--hold-cost", "0"]);
     assert!(told.stderr.contains("no packet with a flow"), "{}", told.stderr);
+    capture(&file, &[5000]);
+    let words = words.into_iter().chain(SERVICE);
+    run(words).with(2).silent().saying(&["back.pcapng: has no time between two packets"]);
 }
 
 /// Times are whole numbers of slots: those of a slot that is longer than any of them say next to nothing.

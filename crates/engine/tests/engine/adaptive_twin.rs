@@ -49,6 +49,8 @@ struct Reckoned {
     next: u64,
     interval: u64,
     price: u64,
+    /// What a train of one packet was found to be worth.
+    worth: i128,
     /// By packets of the train: until which bucket's end.
     waits: Vec<Option<usize>>,
 }
@@ -245,7 +247,7 @@ impl Policy {
         }
         let times = |a: u64, b: u64| (a * 64 / b.max(1)).clamp(64, 256);
         let far = times(aim, measured).max(times(measured, aim)) >= 88;
-        let weight = if self.windows < 16 { 4 } else { 1 + u64::from(far) };
+        let weight = if self.windows < 16 { 4 } else { 2 + u64::from(far) };
         self.windows += 1;
         let factor = |times: u64| 64 * (8 - weight) + times * weight;
         self.price = if aim > measured {
@@ -315,26 +317,48 @@ impl Policy {
             (joined, waited + all.saturating_sub(joined) * end(until))
         };
         let outcomes: Vec<_> = (0..=shorter).map(outcome).collect();
-        let value = |until: usize, fourfold: u64| -> i128 {
-            let (joined, waited) = outcomes[until];
-            i128::from(4 * quarters(self.price)) * i128::from(joined)
-                - i128::from(fourfold) * i128::from(waited)
+        // Trains of similar lengths wait alike, as if they had the mean of them, times four.
+        let alike = |packets: u64| match packets {
+            1..4 => (packets, 4 * packets),
+            _ => {
+                let octave = 1 << packets.ilog2();
+                let low = if packets >= octave * 3 / 2 { octave * 3 / 2 } else { octave };
+                (low, 4 * low + octave - 2)
+            }
         };
-        let best = |packets: u64| {
-            // Trains of similar lengths wait alike, as if they had the mean of them.
-            let fourfold = match packets {
-                1..4 => 4 * packets,
-                _ => {
-                    let octave = 1 << packets.ilog2();
-                    let low = if packets >= octave * 3 / 2 { octave * 3 / 2 } else { octave };
-                    4 * low + octave - 2
+        let one = i128::from(ONE);
+        let price = i128::from(4 * quarters(self.price));
+        let burst = u64::from(self.burst);
+        let mut worth = self.waits.get(&context).map_or(0, |before| before.worth);
+        let mut waits = vec![None; usize::from(self.burst).saturating_sub(1)];
+        // Howard's policy iteration: the best waits if a train of one packet is worth so much, what it is
+        // worth by them, and Newton's step from the one to the other.
+        for _ in 0..4 {
+            let (mut rest, mut joins, mut chosen) = (0, 0, None);
+            for packets in (1..burst).rev() {
+                let (low, fourfold) = alike(packets);
+                let gain = price - (worth - rest) * 3 / 4;
+                let value = |until: usize| -> i128 {
+                    let (joined, waited) = outcomes[until];
+                    gain * i128::from(joined) - i128::from(fourfold) * i128::from(waited)
+                };
+                // The longest of those that wait alike decides.
+                if packets + 1 == burst || alike(packets + 1).0 != low {
+                    let values = (0..=shorter).map(|until| (value(until), until));
+                    // The first of the best.
+                    chosen = values.rev().filter(|v| v.0 > 0).max_by_key(|v| v.0).map(|v| v.1);
                 }
-            };
-            let values = (0..=shorter).map(|until| (value(until, fourfold), until));
-            // The first of the best.
-            values.rev().filter(|v| v.0 > 0).max_by_key(|v| v.0).map(|v| v.1)
-        };
-        let waits: Vec<_> = (1..u64::from(self.burst)).map(best).collect();
+                waits[packets as usize - 1] = chosen;
+                let joined = chosen.map_or(0, |until| i128::from(outcomes[until].0));
+                rest = chosen.map_or(0, |until| (value(until) / one).max(0));
+                joins = joined * 3 / 4 * (one + joins) / one;
+            }
+            let off = rest - worth;
+            worth += off * one / (one + joins);
+            if off.abs() * 64 <= price {
+                break;
+            }
+        }
         let mut interval = 1 + (packets / 4).min(127);
         // Waits that many packets have not changed, at the same price, are reckoned more seldom.
         if let Some(before) = self.waits.get(&context)
@@ -344,7 +368,7 @@ impl Policy {
             interval = (2 * before.interval).min(1024);
         }
         let next = packets + interval;
-        self.waits.insert(context, Reckoned { next, interval, price: self.price, waits });
+        self.waits.insert(context, Reckoned { next, interval, price: self.price, worth, waits });
     }
 
     /// When a train of `packets`, the first of which came at `base`, leaves if no further one comes; `None`

@@ -69,6 +69,9 @@ fn observed(path: &Path, slot_ns: f64) -> anyhow::Result<Interarrival> {
         Ok(mut reader) => between_packets(&mut reader).with_context(|| name.clone())?,
         Err(_) => numbers(&name, &bytes)?,
     };
+    if times.is_empty() {
+        bail!("{name}: has no time between two packets");
+    }
     let slots = times.iter().map(|ns| ns / slot_ns);
     Interarrival::empirical(Pmf::from_samples(&name, slots)?).with_context(|| name)
 }
