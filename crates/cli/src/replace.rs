@@ -94,6 +94,12 @@ impl Replacement {
         to.persist().with_context(|| format!("{said}: can't be written"))
     }
 
+    /// Writes all that is to be in the file, and gives it its name.
+    pub(crate) fn commit_with(mut self, data: &[u8]) -> anyhow::Result<()> {
+        self.write_all(data)?;
+        self.commit()
+    }
+
     /// Gives all these files their names, once all of them are written.
     pub(crate) fn commit_all(mut files: Vec<Self>) -> anyhow::Result<()> {
         files.iter_mut().try_for_each(Write::flush)?;

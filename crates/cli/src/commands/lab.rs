@@ -28,7 +28,7 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
     let results = measure(lab, args.quick)?;
     let result = results.json();
     // What was measured is shown in any case.
-    let written = file.map_or(Ok(()), |file| write(file, &results.html()?));
+    let written = file.map_or(Ok(()), |file| file.commit_with(results.html()?.as_bytes()));
     match args.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
         cli::Format::Table => ui::print(results.table().render(ui::columns()))?,
@@ -38,11 +38,6 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
-}
-
-fn write(mut file: Replacement, text: &str) -> anyhow::Result<()> {
-    file.write_all(text.as_bytes())?;
-    file.commit()
 }
 
 /// Runs the labs of these names, or all, whose report is a folder. One that fails keeps no other from being
@@ -131,7 +126,7 @@ impl Site {
     }
 
     fn finish(self, all: &Collection) -> anyhow::Result<()> {
-        write(self.index, &all.index()?)
+        self.index.commit_with(all.index()?.as_bytes())
     }
 }
 

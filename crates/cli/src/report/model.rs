@@ -1,7 +1,5 @@
 //! The pages of `model … --report`: a sentence and charts, in one HTML file that needs nothing else.
 
-use std::io::Write;
-
 use serde::Serialize;
 use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
 use slipstream_report::{number, page};
@@ -109,10 +107,8 @@ impl Page {
     }
 
     /// Writes the page.
-    pub(crate) fn write(self, mut file: Replacement) -> anyhow::Result<()> {
-        let text = page(include_str!("model.html"), self)?;
-        file.write_all(text.as_bytes())?;
-        file.commit()
+    pub(crate) fn write(self, file: Replacement) -> anyhow::Result<()> {
+        file.commit_with(page(include_str!("model.html"), self)?.as_bytes())
     }
 }
 

@@ -25,8 +25,8 @@ pub(super) const ONE: u64 = 1 << 20;
 /// place of it, flows that are not alike are told apart better where they are known, and worse where they are
 /// not; the traffic of `crates/lab/examples/made_traffic.rs` did best between a half and 1.
 const ALIKE: (i64, i64) = (3, 4);
-/// Steps at most by which the worth of a train is found, from what it was before.
-const STEPS: usize = 4;
+/// The worth of a train is found in so many steps at most, from what it was before.
+const ITERATIONS: usize = 4;
 /// The worth is found when it is off by no more than this part of the price.
 const CLOSE: i64 = 64;
 
@@ -124,9 +124,10 @@ impl Policy {
     /// a new one, which is worth more from then on than a long one, since fewer packets wait in it. So a
     /// train of n packets is worth, for a flow that goes on as it is,
     ///
-    /// > w(n) = max over all waits of joined · (price − (w(1) − w(n + 1))) − n · waited, and w(burst) = 0,
+    /// > w(n) = max over all waits of joined · (price − loss) − n · waited,
+    /// > loss = w(1) − w(n + 1), w(burst) = 0,
     ///
-    /// which is a semi-Markov decision problem; the difference counts [`ALIKE`], as flows change. w(1) is
+    /// which is a semi-Markov decision problem; the loss counts [`ALIKE`], as flows change. w(1) is
     /// found by policy iteration (Howard, *Dynamic Programming and Markov Processes*, 1960), each step of
     /// which is one of Newton's for it. Where packets come by chance, one in g on average, and flows go on as
     /// they are, trains of √(2 · price / g) packets are best.
@@ -137,7 +138,7 @@ impl Policy {
                 best = *outcome;
             }
         }
-        for _ in 0..STEPS {
+        for _ in 0..ITERATIONS {
             let (found, joins) = self.step(waits, *worth, outcomes, &best);
             let off = found - *worth;
             *worth += off * ONE as i64 / (ONE as i64 + joins);

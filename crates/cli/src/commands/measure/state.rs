@@ -1,7 +1,6 @@
 //! Saved states in files, and how those of several runs are added up.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -12,9 +11,8 @@ use tracing::warn;
 use crate::replace::Replacement;
 
 /// Writes a file of states.
-pub(super) fn write(saved: &Saved, mut file: Replacement) -> anyhow::Result<()> {
-    file.write_all(&saved.to_bytes())?;
-    file.commit()
+pub(super) fn write(saved: &Saved, file: Replacement) -> anyhow::Result<()> {
+    file.commit_with(&saved.to_bytes())
 }
 
 /// Reads a file of states.
