@@ -128,15 +128,15 @@ pub fn stop() {
     let mut state = state();
     if state.mempool.is_none()
         && state.devices.is_empty()
-        && let Some(arguments) = state.started.take()
+        && state.started.take().is_some()
     {
         state.stopped = true;
         sys::stop();
-        remove_folder(&arguments);
     }
 }
 
-/// Without huge pages EAL has a folder whose name is this process's, and leaves it behind.
+/// Without huge pages EAL has a folder whose name is this process's, has nothing in it, and leaves it behind.
+/// It is removed as soon as EAL has started, so that none is left of a process that is killed, either.
 fn remove_folder(arguments: &str) {
     if !has(&words(arguments), &["--file-prefix"]) {
         let _ = sys::folder().map(std::fs::remove_dir);
@@ -152,7 +152,9 @@ impl State {
             Some(first) => return Err(other("eal", first.clone(), wanted.arguments.clone())),
             None if self.stopped => return Err(DpdkError::Stopped),
             None => {
-                start(wanted).inspect_err(|_| remove_folder(&wanted.arguments))?;
+                let started = start(wanted);
+                remove_folder(&wanted.arguments);
+                started?;
                 self.started = Some(wanted.arguments.clone());
             }
         }
