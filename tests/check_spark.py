@@ -272,6 +272,47 @@ class Checks(Package):
         estimate = packets.sketch(heavy, "src", task="cardinality").cardinality().estimate
         assert abs(estimate - one.cardinality().estimate) <= 0.1 * one.cardinality().estimate
 
+    def columns(self):
+        """Sketches of all partitions are made in one job, and some keep what comes first: the same each time.
+        Rows with null are left out and counted; columns that can't be what they should are told."""
+        spark, packets = self.spark()
+        values = [(bytes([10, 0, n % 7, n % 50]) if n % 11 else None, n % 13 or None) for n in range(1000)]
+        frame = spark.createDataFrame(values, "src binary, bytes long").repartition(12).cache()
+        for weight, rows in ((None, [(key, 1) for key, _ in values if key]), ("bytes", [row for row in values if None not in row])):
+            one = self.slipstream.Sketch("exact")
+            one.update(*map(list, zip(*rows)))
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                assert packets.sketch(frame, "src", kind="exact", weight=weight) == one
+            told = [str(one.message) for one in told if one.category is packets.NullWarning]
+            assert len(told) == 1 and told[0].startswith(f"{1000 - len(rows)} rows have no src"), told
+        full = frame.dropna()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", packets.NullWarning)
+            few = [packets.sketch(full, "src", kind="space-saving", memory=400, weight="bytes").to_bytes() for _ in range(3)]
+            assert packets.sketch(full.where("bytes < 0"), "src", kind="exact").weight == 0
+        assert len(set(few)) == 1
+        context = spark.sparkContext
+        context.setJobGroup("sketch", "")
+        packets.sketch(full, "src", kind="exact")
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for job in tracker.getJobIdsForGroup("sketch") for stage in tracker.getJobInfo(job).stageIds]
+        context.setLocalProperty("spark.jobGroup.id", None)
+        assert any(stage.numTasks == 12 for stage in stages if stage), stages
+        for column, weight in (("bytes", None), ("src", "src")):
+            self.raises(TypeError, lambda column=column, weight=weight: packets.sketch(full, column, kind="exact", weight=weight),
+                        f"{weight or column} is a column of")
+        self.raises(Exception, lambda: packets.sketch(full, "src", kind="exact", key_bytes=16), "a key of 4 bytes")
+        rows = [("a", 0, n, n * 1000, 1, 60, bytes(60)) for n in range(5)]
+        small = spark.createDataFrame(rows, packets.SCHEMA).coalesce(1)
+        want = packets.locality(spark, small).to_dict()
+        narrow = small.selectExpr("file", "int(split) split", "int(number) number", "int(time_ns) time_ns", "long(link_type) link_type",
+                                  "long(original_len) original_len", "data")
+        self.same(packets.locality(spark, narrow).to_dict(), want, "columns of other widths")
+        for at, name in enumerate(small.columns):
+            lacking = spark.createDataFrame([*rows[:4], (*rows[4][:at], None, *rows[4][at + 1:])], packets.SCHEMA).coalesce(1)
+            self.raises(Exception, lambda lacking=lacking: packets.locality(spark, lacking), f"packets without {name}")
+
     def bad(self):
         """A damaged file among many is listed, the rest is right; others have an exception that names
         them."""
@@ -520,7 +561,7 @@ class Checks(Package):
 
 
 # The executor last: it needs a cluster of its own.
-NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "resumed", "killed", "executor")
+NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame", "columns", "bad", "times", "stream", "resumed", "killed", "executor")
 TOOLS = ("ipykernel", "mypy", "nbclient", "nbformat", "vl-convert-python")
 
 

@@ -145,6 +145,9 @@ class Sketch:
             if wrong is not None:
                 raise ValueError(f"a key of {len(wrong)} bytes, where they have {self.key_bytes}")
             keys = b"".join(keys)
+        # Bytes are numbers to Python, and nobody's weights.
+        if isinstance(weight, (bytes, bytearray)):
+            raise TypeError(f"weights are whole numbers, not {type(weight).__name__}")
         # An array with one element has an index, too, but it is a weight for each.
         if isinstance(weight, Iterable):
             self._native.update(keys, 0, list(map(operator.index, weight)))

@@ -16,10 +16,12 @@ import glob
 import json
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 import pyarrow
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -37,7 +39,7 @@ number in that; its time in nanoseconds since 1970; the number of its link type,
 length on the wire; and what was captured."""
 
 
-_TASKS_A_CORE, _PARTS_A_TASK = 4, 8
+_TASKS_A_CORE, _PARTS_A_TASK, _SKETCHES_A_TASK = 4, 8, 8
 
 
 def register(spark: SparkSession) -> None:
@@ -344,29 +346,73 @@ def _reaching(redo: Callable[[Span, bool, bool], Partial], begin: int, end: int)
         return redo((begin, END), begin > 0, begin > 0)
 
 
+class NullWarning(UserWarning):
+    """Rows without a key or without a weight were left out of a sketch."""
+
+
 def sketch(source: DataFrame, column: str, *, weight: Optional[str] = None, **sketch_settings: Any) -> Sketch:
     """A sketch of the values of a column, merged from those of all partitions:
     `sketch(df, "src", task="cardinality")`.
 
     column: bytes of the sketch's key length, or addresses as text. weight: a column of whole numbers, 1 by
         default. The settings are those of `slipstream.Sketch`.
+
+    Rows whose key or weight is null are left out, as Spark's own aggregates do it; a `NullWarning` says how
+    many there were.
     """
     columns = [column] + ([weight] if weight else [])
-    empty = Sketch(**sketch_settings)
+    chosen = source.select(*columns)
+    _check_types(chosen)
+    whole = Sketch(**sketch_settings)
 
-    def one(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        mine = Sketch(**sketch_settings)
+    def make(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        mine, left_out = Sketch(**sketch_settings), 0
         for batch in batches:
-            keys = batch.column(0).to_pylist()
-            if weight:
-                mine.update(keys, batch.column(1).to_pylist())
-            elif keys:
-                mine.update(keys)
-        yield pyarrow.RecordBatch.from_pydict({"state": pyarrow.array([mine.to_bytes()], pyarrow.binary())})
+            values = [column.to_pylist() for column in batch.columns]
+            if any(column.null_count for column in batch.columns):
+                rows = [row for row in zip(*values) if None not in row]
+                left_out += batch.num_rows - len(rows)
+                values = [list(column) for column in zip(*rows)]
+            if values:
+                mine.update(*values)
+        yield _state(TaskContext.get().partitionId(), mine, left_out)
 
-    for row in source.select(*columns).mapInArrow(one, "state binary").toLocalIterator():
-        empty.merge(Sketch.from_bytes(bytes(row["state"])))
-    return empty
+    def unite(table: pyarrow.Table) -> pyarrow.Table:
+        rows = sorted(zip(*(table[name].to_pylist() for name in ("number", "state", "left_out"))))
+        first = Sketch.from_bytes(rows[0][1])
+        for _, state, _ in rows[1:]:
+            first.merge(Sketch.from_bytes(state))
+        return pyarrow.Table.from_batches([_state(rows[0][0], first, sum(left_out for _, _, left_out in rows))])
+
+    # Sketches of neighbouring partitions are merged by tasks, so that the driver gets few; in the order of
+    # partitions, on which what some kinds of sketches keep depends.
+    made = chosen.mapInArrow(make, _STATE)
+    united = made.groupBy((made["number"] / _SKETCHES_A_TASK).cast("long")).applyInArrow(unite, _STATE)
+    left_out = 0
+    for row in sorted(united.collect(), key=lambda row: row["number"]):
+        whole.merge(Sketch.from_bytes(bytes(row["state"])))
+        left_out += row["left_out"]
+    if left_out:
+        rows = "1 row has" if left_out == 1 else f"{left_out:,} rows have"
+        warnings.warn(f"{rows} no {' or no '.join(columns)}: left out of the sketch", NullWarning, stacklevel=2)
+    return whole
+
+
+_STATE = "number long, state binary, left_out long"
+
+
+def _state(number: int, made: Sketch, left_out: int) -> pyarrow.RecordBatch:
+    return pyarrow.RecordBatch.from_arrays([pyarrow.array([number], pyarrow.int64()), pyarrow.array([made.to_bytes()], pyarrow.binary()),
+                                            pyarrow.array([left_out], pyarrow.int64())], ["number", "state", "left_out"])
+
+
+def _check_types(chosen: DataFrame) -> None:
+    """Says of a column of keys or weights that it can't be one, before tasks do."""
+    wanted = [("binary", "string"), ("tinyint", "smallint", "int", "bigint")]
+    names = ["keys are bytes (binary), or addresses as text (string)", "weights are whole numbers (int, bigint)"]
+    for field, kinds, why in zip(chosen.schema.fields, wanted, names):
+        if field.dataType.simpleString() not in kinds:
+            raise TypeError(f"{field.name} is a column of {field.dataType.simpleString()}: {why}")
 
 
 def _joined(spark: SparkSession, tasks: list[Part], settings: dict[str, Any], groups: Optional[int]) -> dict[str, bytes]:
@@ -468,6 +514,9 @@ def _locality_of(source: DataFrame, settings: dict[str, Any]) -> Analysis:
                 "last_split": pyarrow.array([last[0]], pyarrow.int64()), "last_number": pyarrow.array([last[1]], pyarrow.int64()),
                 "state": pyarrow.array([state], pyarrow.binary())})
         for batch in batches:
+            absent = [name for name, column in zip(names, batch.columns) if column.null_count]
+            if absent:
+                raise ValueError(f"packets without {absent[0]} (null): leave those rows out")
             for piece in _pieces(batch):
                 file, split, numbers = piece.column(0)[0].as_py(), piece.column(1)[0].as_py(), piece.column(2)
                 if builder is None or file != here[0]:
@@ -484,7 +533,9 @@ def _locality_of(source: DataFrame, settings: dict[str, Any]) -> Analysis:
             yield end()
 
     schema = "file string, split long, number long, last_split long, last_number long, state binary"
-    columns = source.select("file", "split", "number", "time_ns", "link_type", "original_len", "data")
+    # Their bytes are read as they are in memory: columns of other types would be other packets.
+    names, kinds = zip(*(column.split() for column in SCHEMA.split(", ")))
+    columns = source.select(*(source[name].cast(kind) for name, kind in zip(names, kinds)))
     rows = columns.mapInArrow(one, schema).collect()
     rows.sort(key=lambda row: (row["file"], row["split"], row["number"]))
     for before, after in zip(rows, rows[1:]):
