@@ -311,7 +311,8 @@ pub unsafe extern "C" fn slip_reframe_stats(reframe: *const slip_reframe, stats:
         }
         // SAFETY: the header asks for it: the first word is the size.
         let size = unsafe { stats.cast::<usize>().read_unaligned() };
-        if !(size_of::<usize>()..=4096).contains(&size) {
+        let whole = size >= size_of::<slip_stats>() || slip_stats::ends_a_field(size);
+        if !(size_of::<usize>()..=4096).contains(&size) || !whole {
             let text = format!("stats->size = {size}; set it to sizeof(slip_stats)");
             return Err(Failure::new(SLIP_E_BUFFER, text));
         }

@@ -145,6 +145,9 @@ static void calls(void)
     s.size = 0;
     CHECK(slip_reframe_stats(r, &s) == SLIP_E_BUFFER);
     ERROR_HAS(r, "sizeof(slip_stats)");
+    s.size = 2 * sizeof(size_t) - 4;
+    s.packets_in = 99;
+    CHECK(slip_reframe_stats(r, &s) == SLIP_E_BUFFER && s.packets_in == 99);
     size_t *shorter = malloc(2 * sizeof(size_t));
     shorter[0] = 2 * sizeof(size_t);
     CHECK(slip_reframe_stats(r, (slip_stats *)shorter) == SLIP_OK && shorter[1] == 2);
