@@ -349,6 +349,7 @@ class Checks:
                 assert a == whole, f"{kind}: merged parts are not the whole"
             data = path.read_bytes()
             self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:-1]))
+            self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:12] + b"\x44" + data[13:]), "keys of 68 bytes")
             self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:]))
         exact, heavy = s.Sketch("exact"), s.Sketch(task="heavy-hitters")
         exact.update(keys)
@@ -402,7 +403,7 @@ class Checks:
         weighed.update("10.0.0.1", whole)
         weighed.update(["10.0.0.1", "10.0.0.2"], [whole, 4])
         assert (weighed.flow_size("10.0.0.1").estimate, weighed.weight) == (6, 10)
-        for wrong in (2.7, 3.0, [2.7], [math.nan], ["3"], [None], None):
+        for wrong in (2.7, 3.0, [2.7], [math.nan], ["3"], [None], None, b"\3", bytearray(b"\3")):
             self.raises(TypeError, lambda wrong=wrong: weighed.update(["10.0.0.1"], wrong))
         for wrong in (["10.0.0.1", 5], [whole], whole):
             self.raises(TypeError, lambda wrong=wrong: weighed.update(wrong))

@@ -202,8 +202,8 @@ impl<const N: usize> Any for Of<N> {
 }
 
 /// Keys have a length for which no sketch is compiled.
-fn no_key(len: usize) -> PyErr {
-    PyValueError::new_err(format!("keys of {len} bytes: they may have 4, 8, 13, 16, 32 or 37"))
+fn no_key(len: usize) -> String {
+    format!("keys of {len} bytes: they may have 4, 8, 13, 16, 32 or 37")
 }
 
 /// `below`: of exaloglog-hip, the events that a register keeps below its highest one.
@@ -268,7 +268,11 @@ impl Sketch {
             None => Size::Memory(memory),
         };
         let config = Config { kind: found, size, seed, keep, source_len };
-        Ok(Self::of(by_key_length!(key_len, make(&config, below), other => Err(no_key(other)))?))
+        Ok(Self::of(by_key_length!(
+            key_len,
+            make(&config, below),
+            other => Err(PyValueError::new_err(no_key(other)))
+        )?))
     }
 
     /// A saved state.
@@ -276,7 +280,8 @@ impl Sketch {
     fn load(py: Python<'_>, state: PyBackedBytes) -> PyResult<Self> {
         py.detach(|| {
             let (_, len) = peek(&state).map_err(Failed::State)?;
-            Ok(Self::of(by_key_length!(len, read(&state), other => Err(no_key(other)))?))
+            let no_state = |len| StateError::new_err(no_key(len));
+            Ok(Self::of(by_key_length!(len, read(&state), other => Err(no_state(other)))?))
         })
     }
 
