@@ -159,8 +159,9 @@ pub struct ReframeStage {
     /// Trains are made by inner headers of tunnels, for which this is scratch.
     inner: Option<Vec<Train>>,
     fingerprint: String,
-    /// The reframer that takes over before anything else happens.
+    /// The reframer that takes over before anything else happens, and when it was given.
     next: Option<Box<Reframe>>,
+    given: Nanos,
     /// What is left of the one before, for another thread to free.
     given_up: Option<Box<Reframe>>,
 }
@@ -180,6 +181,7 @@ impl ReframeStage {
             inner: (config.encapsulation == Encapsulation::Inner).then(Vec::new),
             fingerprint: Reframe::fingerprint(config),
             next: None,
+            given: Nanos(0),
             given_up: None,
         })
     }
@@ -199,32 +201,38 @@ fn leaving(
 }
 
 impl ReframeStage {
-    /// Lets another reframer take over, where one is to.
+    /// Lets another reframer take over at a time, where one is to.
     #[inline(always)]
-    fn take_over(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+    fn take_over(&mut self, at: Option<Nanos>, cx: &mut Context<'_>, out: &mut dyn Output) {
         if self.next.is_some() {
-            self.renew(cx, out);
+            self.renew(at, cx, out);
         }
     }
 
     #[cold]
-    fn renew(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+    fn renew(&mut self, at: Option<Nanos>, cx: &mut Context<'_>, out: &mut dyn Output) {
         let Self { reframe, inner, next, .. } = self;
         let Some(mut next) = next.take() else { return };
-        leaving(inner, cx.links, out, |out| reframe.renew(&mut next, cx.pool, out));
+        leaving(inner, cx.links, out, |out| {
+            // What is held leaves now, and not when the last packet came.
+            if let Some(at) = at {
+                reframe.advance(cx.pool, at, out);
+            }
+            reframe.renew(&mut next, cx.pool, out);
+        });
         self.given_up = Some(next);
     }
 }
 
 impl Operate for ReframeStage {
-    fn update(&mut self, new: Update, _now: Nanos) -> Update {
+    fn update(&mut self, new: Update, now: Nanos) -> Update {
         match new.downcast::<ReframeUpdate>() {
             // Nothing changes: what is held may stay.
             Ok(update) if update.fingerprint == self.fingerprint => update,
             Ok(update) => {
                 let ReframeUpdate { reframe, fingerprint } = *update;
                 self.fingerprint = fingerprint;
-                // Without packets there is no hurry.
+                self.given = now;
                 Box::new((self.next.replace(reframe), self.given_up.take()))
             }
             Err(other) => other,
@@ -238,7 +246,7 @@ impl Operate for ReframeStage {
 
 impl Stage for ReframeStage {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        self.take_over(cx, out);
+        self.take_over(batch.trains.first().map(|train| train.release), cx, out);
         // Other stages may have changed the headers, and held the packets: they arrive anew.
         self.arrivals.first = self.packets;
         self.packets += batch.frames.len() as u64;
@@ -261,7 +269,7 @@ impl Stage for ReframeStage {
     }
 
     fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) -> u64 {
-        self.take_over(cx, out);
+        self.take_over(arrivals.frames.first().map(|frame| frame.arrival), cx, out);
         self.classifier.links(cx.links);
         self.packets = self.packets.max(arrivals.first + arrivals.frames.len() as u64);
         self.last = self.last.max(arrivals.frames.last().map_or(Nanos(0), |f| f.arrival));
@@ -273,11 +281,13 @@ impl Stage for ReframeStage {
     }
 
     fn next_deadline(&self) -> Nanos {
-        self.reframe.next_event()
+        let due = self.reframe.next_event();
+        // Where no packet comes, what is held doesn't wait for the time that it had.
+        if self.next.is_some() { due.min(self.given) } else { due }
     }
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
-        self.take_over(cx, out);
+        self.take_over(Some(cx.now), cx, out);
         let Self { reframe, inner, .. } = self;
         leaving(inner, cx.links, out, |out| reframe.advance(cx.pool, cx.now, out));
     }
@@ -408,6 +418,59 @@ mod tests {
             if asked {
                 let old = stage.given_up().unwrap().downcast::<Reframe>().unwrap();
                 assert_eq!(old.table.limit(), 1, "the table of flows stays where it is");
+            }
+        }
+    }
+
+    /// What is held leaves by other settings at once, whether a packet comes or none, and is not late then.
+    #[test]
+    fn what_is_held_leaves_with_other_settings() {
+        #[derive(Default)]
+        struct Left(Vec<u64>);
+        impl Output for Left {
+            fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+                let trains = batch.iter();
+                self.0.extend(trains.flat_map(|(train, frames)| frames.iter().map(|_| train.release.0)));
+                batch.frames.iter().for_each(|frame| pool.free(frame.buf));
+                batch.clear();
+            }
+        }
+        let config = |hold_ns: u64| {
+            let mut config = ReframeConfig::default();
+            config.default.hold_ns = hold_ns;
+            config
+        };
+        let packet = crate::compress::test_packets::Packet::default().frame();
+        for comes in [false, true] {
+            let (mut pool, mut left) = (Pool::new(), Left::default());
+            let mut stage = ReframeStage::new(&config(1_000_000_000)).unwrap();
+            let arrive = |stage: &mut ReframeStage, pool: &mut Pool, left: &mut Left, time: u64| {
+                let now = Nanos(time);
+                let meta = slipstream_core::pool::PacketMeta { time: now, ..Default::default() };
+                let buf = pool.insert(meta, &packet);
+                let mut arrivals = Arrivals::default();
+                let frame = slipstream_core::frame::Frame::unclassified(now, buf, packet.len() as u32);
+                arrivals.frames.push(frame);
+                let mut cx = Context { now, pool, links: &[LinkType::Ethernet], input: 0 };
+                stage.arrive(&mut cx, &mut arrivals, left);
+            };
+            arrive(&mut stage, &mut pool, &mut left, 1_000);
+            assert_eq!((stage.held(), stage.next_deadline()), (1, Nanos(1_000_001_000)));
+            let next = config(2_000_000_000);
+            let reframe = Box::new(Reframe::successor(&next).unwrap());
+            let update = ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&next) };
+            stage.update(Box::new(update), Nanos(500_000_000));
+            assert_eq!(stage.next_deadline(), Nanos(500_000_000));
+            if comes {
+                arrive(&mut stage, &mut pool, &mut left, 600_000_000);
+                assert_eq!((left.0, stage.held()), (vec![600_000_000], 1));
+                assert_eq!(stage.next_deadline(), Nanos(2_600_000_000));
+            } else {
+                let now = stage.next_deadline();
+                let mut cx = Context { now, pool: &mut pool, links: &[LinkType::Ethernet], input: 0 };
+                stage.on_deadline(&mut cx, &mut left);
+                assert_eq!((left.0, stage.held()), (vec![500_000_000], 0));
+                assert_eq!(stage.next_deadline(), Nanos::MAX);
             }
         }
     }
