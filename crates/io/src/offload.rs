@@ -4,6 +4,7 @@
 
 use slipstream_wire::checksum::{checksum, fill_ip, fill_transport};
 use slipstream_wire::protocol::{GRE, IPV4, IPV6};
+use slipstream_wire::view::Sctp;
 use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 /// Bytes of the header.
@@ -15,6 +16,9 @@ pub(crate) const LONGEST: usize = HEADER + 14 + 8 + (1 << 16);
 /// Geneve (RFC 8926, 268 bytes), Ethernet with two tags, and IP with as many bytes again. A sender that says
 /// more would have each byte before that looked at.
 const LONGEST_TUNNEL: usize = 512;
+
+/// The offset of SCTP's checksum in its header: of those that Linux leaves to a card, it alone stands there.
+const SCTP_CHECKSUM: usize = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -63,6 +67,9 @@ impl Offload {
     /// Completes the checksum of a usual frame; returns true if one was missing.
     pub(crate) fn complete(self, frame: &mut [u8]) -> bool {
         let Some((start, offset)) = self.checksum else { return false };
+        if offset == SCTP_CHECKSUM {
+            return fill_sctp(frame, start);
+        }
         let Some(bytes) = frame.get_mut(start..) else { return false };
         // The field has the sum of the pseudo-header, which counts.
         let value = match checksum(bytes) {
@@ -72,6 +79,21 @@ impl Offload {
         };
         put(bytes, offset, value)
     }
+}
+
+/// Writes the CRC32c of SCTP, whose header is at `start`, up to the end of the IP packet; in a tunnel up to
+/// the end of the frame. False where there is no whole header.
+fn fill_sctp(frame: &mut [u8], start: usize) -> bool {
+    let ends = classify(LinkType::Ethernet, frame)
+        .ok()
+        .filter(|headers| usize::from(headers.l4) == start)
+        .map_or(frame.len(), |headers| ip_end(frame, &headers));
+    let Some(bytes) = frame.get_mut(start..ends.max(start)) else { return false };
+    let is_whole = bytes.len() >= SCTP_CHECKSUM + 4;
+    if is_whole {
+        Sctp::new_unchecked(bytes).fill_checksum();
+    }
+    is_whole
 }
 
 /// An IP header of a super-frame, the header behind it, and the protocol of that.
@@ -356,6 +378,35 @@ mod tests {
             _ => {}
         }
         frame
+    }
+
+    /// Senders leave SCTP's checksum to the card, too, which is a CRC of the packet without padding.
+    #[test]
+    fn checksums_of_sctp_are_completed() {
+        for (tag, padding) in [(false, 0), (true, 0), (false, 6)] {
+            let mut frame = frame(false, false, tag, 1, 0, 0, &[7; 20]);
+            let l4 = frame.len() - 28;
+            frame[l4 - 11] = 132;
+            frame[l4 + 8..l4 + 12].fill(0);
+            frame.resize(frame.len() + padding, 0);
+            let headers = classify(LinkType::Ethernet, &frame).unwrap();
+            let offload = Offload::read(&[1, 0, 0, 0, 0, 0, l4 as u8, 0, 8, 0]);
+            assert!(offload.complete(&mut frame));
+            assert_eq!(verify_transport(&frame, &headers), Verdict::Right);
+            // One whose header is cut short has no place for it.
+            assert!(!offload.complete(&mut frame[..l4 + 11]));
+        }
+        // In a tunnel, the header says where.
+        let mut inner = frame(true, false, false, 1, 0, 0, &[7; 20]);
+        let at = inner.len() - 28;
+        inner[20] = 132;
+        inner[at + 8..at + 12].fill(0);
+        let mut outer = in_tunnel(0, &inner, 5);
+        let l4 = outer.len() - 28;
+        assert!(Offload::read(&[1, 0, 0, 0, 0, 0, l4 as u8, 0, 8, 0]).complete(&mut outer));
+        inner[at..].copy_from_slice(&outer[l4..]);
+        let headers = classify(LinkType::Ethernet, &inner).unwrap();
+        assert_eq!(verify_transport(&inner, &headers), Verdict::Right);
     }
 
     #[test]

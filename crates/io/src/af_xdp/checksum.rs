@@ -3,20 +3,22 @@
 //!
 //! Linux then has the sum of the pseudo-header in the checksum's field, uncomplemented, and nothing tells the
 //! XDP program. So packets are looked at: where the field has that sum, the checksum is computed. A packet
-//! whose whole checksum happens to be that number gets the same number again.
+//! whose whole checksum happens to be that number gets the same number again. SCTP has no pseudo-header; the
+//! field of its CRC is 0 then.
 
 use slipstream_wire::checksum::{combine, fill_transport, sum_of_words};
 use slipstream_wire::{LinkType, classify};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const SCTP: u8 = 132;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Says that the checksum is that of a pseudo-header only, in a TCP segment or UDP datagram over IPv4, or
-/// over IPv6 without extension headers, under up to two VLAN tags.
+/// Says that the checksum is that of a pseudo-header only, in a TCP segment, UDP datagram or SCTP packet over
+/// IPv4, or over IPv6 without extension headers, under up to two VLAN tags.
 #[inline]
 fn is_partial(frame: &[u8]) -> Option<bool> {
     let mut at = 12;
@@ -39,6 +41,7 @@ fn is_partial(frame: &[u8]) -> Option<bool> {
     let field = match protocol {
         TCP => header + 16,
         UDP => header + 6,
+        SCTP => return Some(*ip.get(header + 8..)?.first_chunk::<4>()? == [0; 4]),
         _ => return None,
     };
     let pseudo = combine(combine(sum_of_words(addresses.as_chunks().0), u16::from(protocol)), len);
@@ -73,6 +76,19 @@ mod tests {
             total = (total & 0xffff) + (total >> 16);
         }
         total as u16
+    }
+
+    #[test]
+    fn the_checksum_of_sctp_is_filled_in() {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 48, 0, 1, 0x40, 0, 64, SCTP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([4, 87, 8, 174, 0, 0, 0, 7, 0, 0, 0, 0, 3, 0, 0, 16]);
+        // Its chunk, and what pads the frame.
+        frame.resize(34 + 28 + 6, 0);
+        let headers = classify(LinkType::Ethernet, &frame).unwrap();
+        assert!(complete(&mut frame));
+        assert_eq!(verify_transport(&frame, &headers), Verdict::Right);
+        assert!(!complete(&mut frame), "it has one");
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub const AF_XDP: StageType = StageType {
             kind: Kind::Bool,
             default: Some("true"),
             required: false,
-            help: "Fill in TCP and UDP checksums that a neighbour on the same machine left to a network card",
+            help: "Fill in checksums that a neighbour on the same machine left to a network card",
         },
         Setting {
             name: "busy_poll",
