@@ -194,13 +194,13 @@ impl Row {
             or_dash(self.bits.map(per_second)),
             or_dash(self.mean_train.map(|n| format!("{n:.1}"))),
             or_dash(self.busy.map(|share| format!("{:.1} %", share * 100.0))),
-            self.held.to_string(),
+            if self.held < 1_000_000 { self.held.to_string() } else { per_second(self.held as f64) },
             why.map_or("0".to_owned(), |why| format!("{} {}", per_second(lost), visible(why))),
         ]
     }
 }
 
-/// A rate as people read it: three digits and the power of a thousand.
+/// A rate, or a large number, as people read it: three digits and the power of a thousand.
 pub(super) fn per_second(rate: f64) -> String {
     let (scaled, suffix) = match rate {
         r if r >= 999.5e6 => (r / 1e9, " G"),

@@ -24,12 +24,15 @@ pub(super) struct Screen<'a> {
     pub(super) skipped: usize,
 }
 
-/// Columns that fit every terminal: the place of a cell in a row, and its width.
+/// Columns of a terminal of 80: the place of a cell in a row, and its width.
 const NARROW: [(usize, u16); 8] = [(0, 13), (2, 8), (3, 8), (4, 8), (5, 7), (6, 7), (7, 6), (8, 14)];
 /// Columns where there is more room, with the stage's type.
 const WIDE: [(usize, u16); 9] = [(0, 16), (1, 13), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 24)];
 /// The same where there is plenty, for long names.
 const WIDEST: [(usize, u16); 9] = [(0, 40), (1, 16), (2, 9), (3, 9), (4, 9), (5, 9), (6, 9), (7, 9), (8, 40)];
+/// The cells that a narrower one does without, one after the other: a figure that is cut reads as another
+/// one.
+const LEFT_OUT: [usize; 7] = [6, 5, 7, 4, 3, 8, 2];
 /// Columns of a terminal that has that room, and that plenty.
 const WIDE_FROM: u16 = 112;
 const WIDEST_FROM: u16 = 162;
@@ -104,11 +107,7 @@ impl Screen<'_> {
     }
 
     fn table(&self, width: u16) -> Table<'_> {
-        let columns = match width {
-            WIDEST_FROM.. => &WIDEST[..],
-            WIDE_FROM.. => &WIDE[..],
-            _ => &NARROW[..],
-        };
+        let columns = columns(width);
         let rows = self.rates.map_or(&[][..], |r| r.rows.as_slice());
         let line = |row: &super::rates::Row| {
             let style = if row.dropped.is_empty() { Style::new() } else { Style::new().fg(Color::Yellow) };
@@ -123,6 +122,23 @@ impl Screen<'_> {
             .header(Row::new(heading).bold())
             .block(Block::bordered())
     }
+}
+
+/// The columns that a terminal of this width has room for.
+fn columns(width: u16) -> Vec<(usize, u16)> {
+    let mut columns = match width {
+        WIDEST_FROM.. => WIDEST.to_vec(),
+        WIDE_FROM.. => WIDE.to_vec(),
+        _ => NARROW.to_vec(),
+    };
+    for place in LEFT_OUT {
+        // One between two of them, and a border at both ends.
+        if columns.iter().map(|(_, of)| of + 1).sum::<u16>() < width {
+            break;
+        }
+        columns.retain(|(at, _)| *at != place);
+    }
+    columns
 }
 
 #[cfg(test)]
@@ -202,6 +218,38 @@ mod tests {
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let shown = terminal.backend().to_string();
         assert!(shown.contains("a-name-of-twenty-nine-letters"), "{shown}");
+    }
+
+    /// Where there is no room for a figure it is left out; a part of it would be another one.
+    #[test]
+    fn figures_are_whole_whatever_the_width() {
+        let row = Row {
+            name: "fw".into(),
+            kind: "firewall".into(),
+            came: Some(123_456.0),
+            left: 98_765.0,
+            bits: Some(12.3e6),
+            mean_train: Some(17.5),
+            busy: Some(1.0),
+            held: 12_345_678,
+            dropped: vec![("denied".into(), 24_691.0)],
+        };
+        let cells = row.cells();
+        let rates = Rates { rows: vec![row], ..Rates::default() };
+        for width in 24..200 {
+            let mut terminal = Terminal::new(TestBackend::new(width, 10)).unwrap();
+            let (rates, history) = (Some(&rates), &[][..]);
+            let screen = Screen { address: "a", rates, history, trouble: None, skipped: 0 };
+            terminal.draw(|frame| screen.draw(frame)).unwrap();
+            let shown = terminal.backend().to_string();
+            let line = shown.lines().find(|line| line.contains("fw")).unwrap();
+            let figures: Vec<_> = line.split(['"', '│']).flat_map(|part| part.split("  ")).collect();
+            let whole = |figure: &str| figure.is_empty() || cells.iter().any(|cell| cell == figure);
+            assert!(figures.iter().all(|figure| whole(figure.trim())), "{width}: {line}");
+            assert!(line.contains(&cells[2]), "{width}: {line}");
+            let all = cells.iter().enumerate().all(|(at, cell)| at == 1 || line.contains(cell));
+            assert_eq!(all, width >= 80, "{width}: {line}");
+        }
     }
 
     #[test]
