@@ -7,7 +7,7 @@ use super::diagnostics::{Diagnostics, Finding};
 use super::proxied::proxied;
 use super::topology::order;
 use slipstream_core::operate::Update;
-use slipstream_core::registry::{Common, Shard, Site};
+use slipstream_core::registry::{Common, Ports, Shard, Site};
 use slipstream_core::settings::Value;
 
 /// A setting that another configuration gives another value.
@@ -116,10 +116,14 @@ impl Plan {
 
     /// Every wire by the names of its ends.
     fn named_wires(&self) -> Vec<String> {
-        let name = |id: usize| self.stages.get(id).map_or("?", |s| s.name.as_str());
-        let port = |port: &Option<String>| port.clone().unwrap_or_else(|| "0".to_owned());
-        let wire =
-            |w: &Wire| format!("{}[{}] -> [{}]{}", name(w.from), port(&w.output), port(&w.input), name(w.to));
+        let wire = |w: &Wire| {
+            let [from, to] = [w.from, w.to].map(|id| self.stages.get(id));
+            let output = from.map(|s| port_name(s, &s.kind.outputs, w.output.as_deref()));
+            let input = to.map(|s| port_name(s, &s.kind.inputs, w.input.as_deref()));
+            let [output, input] = [output, input].map(Option::unwrap_or_default);
+            let [from, to] = [from, to].map(|stage| stage.map_or("?", |s| s.name.as_str()));
+            format!("{from}[{output}] -> [{input}]{to}")
+        };
         self.wires.iter().map(wire).collect()
     }
 
@@ -159,6 +163,21 @@ impl Plan {
 
 fn restart(finding: Finding) -> Finding {
     finding.hint("start the pipeline anew for this")
+}
+
+/// The name of one of a stage's `ports`, whether a graph has its name, its number, or nothing, which is the
+/// first; its number where settings name it that can't change.
+fn port_name(stage: &PlannedStage, ports: &Ports, written: Option<&str>) -> String {
+    let names: Vec<String> = match (ports, stage.kind.properties.reload) {
+        (Ports::These(ports), _) => ports.iter().map(|port| port.name.to_owned()).collect(),
+        (Ports::AsSet(_), Some(reload)) => (reload.ports)(&stage.settings),
+        (Ports::None, _) | (Ports::AsSet(_), None) => Vec::new(),
+    };
+    let written = written.unwrap_or("0");
+    let number = || written.parse().ok().and_then(|number: usize| names.get(number));
+    // What has a number for a name is meant by it.
+    let name = names.iter().find(|name| *name == written).or_else(number);
+    name.map_or_else(|| written.to_owned(), String::clone)
 }
 
 #[cfg(test)]
@@ -241,6 +260,25 @@ mod tests {
         };
         let all = refused(&graph(a), &graph(b));
         assert_eq!(all.len(), 4, "{all:?}");
-        assert!(all.iter().any(|(_, why)| why.contains("no wire s[other] -> [0]m")), "{all:?}");
+        assert!(all.iter().any(|(_, why)| why.contains("no wire s[other] -> [in]m")), "{all:?}");
+        // The same ones, written in another way.
+        let same = "s[0] -> [0]m; m[0] -> [in]out :: null; s[other] -> [1]m";
+        assert_eq!(plan(&graph(a)).changes(&plan(&graph(same))).unwrap(), []);
+    }
+
+    /// In another order of the rules, a number is another port; what runs would go on by the old one.
+    #[test]
+    fn a_number_that_comes_to_mean_another_port_is_refused() {
+        let graph = |ports: &str, port: &str| {
+            format!(
+                "graph = 'in :: null -> s :: switch; s[{port}] -> c :: counter -> out :: null; s[other] -> out'\n\
+                 [stage.s]\nports = [{ports}]\n"
+            )
+        };
+        let [old, new] = ["'a: tcp', 'b: udp'", "'b: udp', 'a: tcp'"];
+        let all = refused(&graph(old, "0"), &graph(new, "0"));
+        assert!(matches!(all.first(), Some((1, why)) if why.contains("no wire s[b] -> [in]c")), "{all:?}");
+        let changes = plan(&graph(old, "0")).changes(&plan(&graph(new, "1"))).unwrap();
+        assert_eq!(changes, [Change { stage: "s".into(), setting: "ports" }]);
     }
 }
