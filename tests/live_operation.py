@@ -205,7 +205,9 @@ def restart(case, binary, scratch):
         if case.equal(status, 0, f"ctl list: {answer}"):
             ports = {row["external_port"] for row in answer["rows"] if row["remote_port"] == 7000 and row["external"] == ADDRESS}
             case.equal(len(ports), CONNECTIONS, "external ports of the sessions that are listed")
-        ended(case, box)
+        _, err = ended(case, box)
+        # Names are quoted, whatever is in them.
+        case.check(f'state saved file="{gateway.state}"' in err, err[-600:])
         logged = [json.loads(line) for line in (scratch / "sessions.json").read_text().splitlines()]
         begun = {line["inside_port"] for line in logged if line["event"] == "session_created" and line["remote_port"] == 7000}
         case.equal(len(begun), CONNECTIONS, "sessions that were logged")

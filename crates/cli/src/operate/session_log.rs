@@ -69,6 +69,7 @@ impl FromStr for Target {
         match text.split_once(':') {
             Some(("ipfix", to)) if to.contains(':') => Ok(Self::Ipfix(to.to_owned())),
             Some(("syslog", to)) if to.contains(':') => Ok(Self::Syslog(to.to_owned())),
+            Some(("json", "-")) => Ok(Self::Json("/dev/stdout".into())),
             Some(("json", path)) if !path.is_empty() => Ok(Self::Json(path.into())),
             _ => Err("write ipfix:ADDRESS:PORT, syslog:ADDRESS:PORT or json:FILE".to_owned()),
         }

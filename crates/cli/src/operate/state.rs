@@ -30,6 +30,11 @@ use crate::types;
 
 /// Time between two saves.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
+/// Longest wait for a process that keeps its state in the same file: one that was killed has its lock until
+/// the system has taken it apart.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two attempts to get a lock.
+const AGAIN: Duration = Duration::from_millis(20);
 /// Larger files are no states.
 const LARGEST: u64 = 16 << 30;
 
@@ -79,28 +84,31 @@ impl Keeper {
 
     /// Sees to it that the file that is there now is no other process's.
     fn hold(&self, target: &Path) -> anyhow::Result<()> {
-        let there = match File::open(target) {
-            // One that can't be read is told of where it is to be.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let there = match File::open(target) {
+                // One that can't be read is told of where it is to be.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+                {
+                    return Ok(());
+                }
+                other => other?,
+            };
+            let about = there.metadata()?;
+            let is_there = |file: &File| -> io::Result<bool> {
+                let file = file.metadata()?;
+                Ok((file.dev(), file.ino()) == (about.dev(), about.ino()))
+            };
+            if let Some(held) = &*held
+                && is_there(held)?
             {
                 return Ok(());
             }
-            other => other?,
-        };
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |a: &File, b: &File| -> io::Result<bool> {
-            let [a, b] = [a.metadata()?, b.metadata()?];
-            Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
-        };
-        if let Some(held) = &*held
-            && is_same(held, &there)?
-        {
-            return Ok(());
+            lock(&there)?;
+            // A process that has ended meanwhile may have put another one there before.
+            *held = Some(there);
         }
-        lock(&there)?;
-        *held = Some(there);
-        Ok(())
     }
 
     /// Gives the stages of a pipeline that is about to run what the file has of them. The `log` is told of
@@ -238,18 +246,24 @@ impl Keeper {
             }
         }
         let bytes = self.write(state)?;
-        info!(target: LIVE, file = %self.path.display(), bytes, "state saved");
+        let file = self.path.display().to_string();
+        info!(target: LIVE, file, bytes, "state saved");
         Ok(())
     }
 }
 
 /// Takes a lock of a file for as long as it is open. File systems that have none are no reason to stop.
 fn lock(file: &File) -> anyhow::Result<()> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            Err(anyhow!("another process keeps its state in this file; end that one, or name another file"))
+    let since = clock::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if since.elapsed() < PATIENCE => thread::sleep(AGAIN),
+            Err(TryLockError::WouldBlock) => {
+                let hint = "end that one, or name another file";
+                return Err(anyhow!("another process keeps its state in this file; {hint}"));
+            }
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(()),
         }
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 
@@ -368,5 +382,33 @@ impl Drop for Saver {
             // One that panicked has said so.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that was killed just now has its lock for a while yet.
+    #[test]
+    fn a_process_that_is_about_to_be_gone_is_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("state");
+        fs::write(&path, "").unwrap();
+        let others = File::open(&path).unwrap();
+        others.try_lock().unwrap();
+        // This one writes it once more before.
+        let (new, name) = (scratch.path().join("new"), path.clone());
+        let ends = thread::spawn(move || {
+            thread::sleep(PATIENCE / 20);
+            fs::write(&new, "").unwrap();
+            fs::rename(&new, &name).unwrap();
+            drop(others);
+        });
+        let first = Keeper::new(&path, Unreadable::Stop).unwrap();
+        ends.join().unwrap();
+        let why = Keeper::new(&path, Unreadable::Stop).unwrap_err();
+        assert!(format!("{why:#}").contains("another process keeps its state"), "{why:#}");
+        drop(first);
     }
 }

@@ -28,6 +28,7 @@ fn targets_are_read() {
     assert_eq!("ipfix:10.0.0.1:4739".parse(), Ok(Target::Ipfix("10.0.0.1:4739".into())));
     assert_eq!("syslog:[::1]:514".parse(), Ok(Target::Syslog("[::1]:514".into())));
     assert_eq!("json:/var/log/nat".parse(), Ok(Target::Json("/var/log/nat".into())));
+    assert_eq!("json:-".parse(), Ok(Target::Json("/dev/stdout".into())));
     for wrong in ["", "json:", "ipfix:10.0.0.1", "file", "udp:1.2.3.4:5"] {
         assert!(wrong.parse::<Target>().is_err(), "{wrong}");
     }
