@@ -230,8 +230,8 @@ mod tests {
             left: 98_765.0,
             bits: Some(12.3e6),
             mean_train: Some(17.5),
-            busy: Some(1.0),
-            held: 12_345_678,
+            busy: Some(0.5),
+            held: 123_456_789,
             dropped: vec![("denied".into(), 24_691.0)],
         };
         let cells = row.cells();
