@@ -277,7 +277,7 @@ mod tests {
         };
         let [old, new] = ["'a: tcp', 'b: udp'", "'b: udp', 'a: tcp'"];
         let all = refused(&graph(old, "0"), &graph(new, "0"));
-        assert!(matches!(all.first(), Some((1, why)) if why.contains("no wire s[b] -> [in]c")), "{all:?}");
+        assert!(all.iter().any(|(_, why)| why.contains("no wire s[b] -> [in]c")), "{all:?}");
         let changes = plan(&graph(old, "0")).changes(&plan(&graph(new, "1"))).unwrap();
         assert_eq!(changes, [Change { stage: "s".into(), setting: "ports" }]);
     }
