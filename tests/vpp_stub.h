@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -49,13 +50,19 @@ typedef struct
 typedef struct
 {
   int unused;
-} unformat_input_t, vnet_main_t;
+} vnet_main_t;
+typedef struct
+{
+  const char *at, *end;
+} unformat_input_t;
 
 /* What a test has in its hands. */
 static vlib_buffer_t stub_buffers[1024];
 static u32 stub_sent[1024], stub_n_sent, stub_refused;
 static f64 stub_time;
 static vlib_main_t stub_main;
+static u32 stub_features;
+static clib_error_t stub_error;
 
 static inline f64
 vlib_time_now (vlib_main_t *vm)
@@ -90,7 +97,7 @@ vlib_buffer_enqueue_to_next (vlib_main_t *vm, vlib_node_runtime_t *node, u32 *in
    __builtin_memset ((v), 0, ((i) + 1) * sizeof (v)[0]), ((u32 *) (v))[-16] = (i) + 1)
 #define vec_free(v) (free ((u8 *) (v) - 64), (v) = 0)
 
-/* Registrations and the command line compile, and do nothing. */
+/* Registrations compile, and do nothing. */
 typedef struct vlib_cli_command_t
 {
   const char *path, *short_help;
@@ -127,16 +134,61 @@ enum
 #define vlib_node_set_state(vm, node, state) ((void) (vm))
 #define vnet_get_main() ((vnet_main_t *) 0)
 #define vnet_feature_is_enabled(arc, node, interface) 0
-#define vnet_feature_enable_disable(...) 0
-#define unformat_check_input(input) ((void) (input), UNFORMAT_END_OF_INPUT)
-#define unformat(input, ...) ((void) (input), stub_nothing (__VA_ARGS__))
+#define vnet_feature_enable_disable(...) (stub_features++, 0)
+#define unformat_line_input 0
+#define unformat_user(input, function, line) stub_line (input, line)
+#define unformat_free(input) ((void) ((input)->at = (input)->end = 0))
 #define unformat_vnet_sw_interface ((void *) 0)
 #define format_unformat_error ((void *) 0)
 #define vlib_cli_output(vm, ...) ((void) (vm), (void) printf (__VA_ARGS__), (void) puts (""))
-#define clib_error_return(e, ...) (stub_nothing (__VA_ARGS__), (clib_error_t *) 0)
+#define clib_error_return(e, ...) (stub_nothing (__VA_ARGS__), &stub_error)
 
 static inline int
 stub_nothing (const char *text, ...)
 {
   return (void) text, 0;
+}
+
+/* Input is text; a newline is a space, as it is for VPP. Its end is reached where nothing but spaces is left. */
+static inline int
+unformat_check_input (unformat_input_t *input)
+{
+  while (input->at < input->end && (*input->at == ' ' || *input->at == '\n'))
+    input->at++;
+  return input->at < input->end ? 0 : UNFORMAT_END_OF_INPUT;
+}
+/* What is left of a line, without the spaces before it; fails where nothing is. */
+static inline int
+stub_line (unformat_input_t *input, unformat_input_t *line)
+{
+  while (input->at < input->end && *input->at == ' ')
+    input->at++;
+  line->at = input->at;
+  while (input->at < input->end && *input->at != '\n')
+    input->at++;
+  line->end = input->at;
+  return line->at < line->end;
+}
+/* A word, a number ("%u"), or an interface as in "eth1" ("%U"). */
+static inline int
+unformat (unformat_input_t *input, const char *form, ...)
+{
+  va_list more;
+  int width = 0;
+  if (unformat_check_input (input) == UNFORMAT_END_OF_INPUT)
+    return 0;
+  size_t left = input->end - input->at;
+  va_start (more, form);
+  if (form[0] != '%')
+    width = left >= strlen (form) && !strncmp (input->at, form, strlen (form)) ? (int) strlen (form) : 0;
+  else if (form[1] == 'u')
+    sscanf (input->at, "%u%n", va_arg (more, u32 *), &width);
+  else
+    {
+      (void) va_arg (more, void *), (void) va_arg (more, vnet_main_t *);
+      sscanf (input->at, "eth%u%n", va_arg (more, u32 *), &width);
+    }
+  va_end (more);
+  input->at += width;
+  return width > 0;
 }

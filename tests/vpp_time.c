@@ -1,5 +1,6 @@
 /* The node of examples/vpp/slipstream.c where VPP's time runs backwards, as it does where a thread learns the frequency of
- * its clock anew: packets of a flow stay in order, all are held and come out, and none waits for the time to catch up. */
+ * its clock anew: packets of a flow stay in order, all are held and come out, and none waits for the time to catch up.
+ * Its commands in a file of commands. */
 #include "vpp_stub.h"
 
 #include "../examples/vpp/slipstream.c"
@@ -24,6 +25,34 @@ packet (u32 index, u8 flow)
   stub_buffers[index].current_length = 60;
 }
 
+/* A command reads its own line of a file of commands and no more. */
+static void
+commands (void)
+{
+  static const struct
+  {
+    clib_error_t *(*function) (vlib_main_t *, unformat_input_t *, vlib_cli_command_t *);
+    const char *text, *left;
+    int right;
+  } cases[] = {
+    { hold_fn, " 64\nset interface slipstream eth1\n", "\nset interface slipstream eth1\n", 1 },
+    { hold_fn, " 64 ms\nshow slipstream", "\nshow slipstream", 0 },
+    { hold_fn, "\n64\n", "\n64\n", 0 },
+    { set_interface_fn, " eth1\nset interface state eth1 up\n", "\nset interface state eth1 up\n", 1 },
+    { set_interface_fn, " eth1 disable", "", 1 },
+    { set_interface_fn, " eth1 on\nshow slipstream", "\nshow slipstream", 0 },
+    { set_interface_fn, "\neth1", "\neth1", 0 },
+  };
+  for (u32 i = 0; i < ARRAY_LEN (cases); i++)
+    {
+      unformat_input_t input = { cases[i].text, cases[i].text + strlen (cases[i].text) };
+      u32 before = stub_features;
+      check ((cases[i].function (&stub_main, &input, 0) == 0) == cases[i].right, cases[i].text);
+      check (!strcmp (input.at, cases[i].left), "a command reads beyond its line, or less than it");
+      check (stub_features - before <= (u32) cases[i].right, "a wrong command does something");
+    }
+}
+
 int
 main (void)
 {
@@ -31,7 +60,9 @@ main (void)
   vlib_node_runtime_t node = { 0 };
   u32 pushed = 0;
 
-  check (!stub_init (vm) && !make_reframers (&slipstream_main), "no reframers");
+  check (!stub_init (vm), "no settings");
+  commands ();
+  check (!make_reframers (&slipstream_main), "no reframers");
   f64 hold = slipstream_main.config.hold_ns * 1e-9;
   /* Steps of the time between bursts: on, back by a little and by much, on again. */
   f64 steps[] = { 1, hold / 8, -hold / 4, hold / 8, -0.5, hold / 8, hold / 8 };
@@ -62,6 +93,5 @@ main (void)
       next[flow] += 2;
     }
   check (!show_fn (vm, 0, 0), "show");
-  check (!hold_fn (vm, 0, 0) && !set_interface_fn (vm, 0, 0), "the command line");
   return slip_reframe_free (slipstream_main.threads[0].reframe);
 }

@@ -171,17 +171,24 @@ static clib_error_t *
 set_interface_fn (vlib_main_t *vm, unformat_input_t *input, vlib_cli_command_t *cmd)
 {
   slipstream_main_t *sm = &slipstream_main;
+  unformat_input_t line;
   u32 sw_if_index = ~0;
   int enable = 1, code;
-  clib_error_t *error;
+  clib_error_t *error = 0;
 
-  while (unformat_check_input (input) != UNFORMAT_END_OF_INPUT)
-    if (unformat (input, "%U", unformat_vnet_sw_interface, vnet_get_main (), &sw_if_index))
+  /* In a file of commands the next ones follow in the same input. */
+  if (!unformat_user (input, unformat_line_input, &line))
+    return clib_error_return (0, "an interface is needed");
+  while (!error && unformat_check_input (&line) != UNFORMAT_END_OF_INPUT)
+    if (unformat (&line, "%U", unformat_vnet_sw_interface, vnet_get_main (), &sw_if_index))
       ;
-    else if (unformat (input, "disable"))
+    else if (unformat (&line, "disable"))
       enable = 0;
     else
-      return clib_error_return (0, "unknown input '%U'", format_unformat_error, input);
+      error = clib_error_return (0, "unknown input '%U'", format_unformat_error, &line);
+  unformat_free (&line);
+  if (error)
+    return error;
   if (sw_if_index == ~0)
     return clib_error_return (0, "an interface is needed");
   if (vnet_feature_is_enabled ("device-input", "slipstream", sw_if_index) == enable)
@@ -208,9 +215,15 @@ static clib_error_t *
 hold_fn (vlib_main_t *vm, unformat_input_t *input, vlib_cli_command_t *cmd)
 {
   slipstream_main_t *sm = &slipstream_main;
+  unformat_input_t line;
   u32 us;
+  int right;
 
-  if (!unformat (input, "%u", &us))
+  if (!unformat_user (input, unformat_line_input, &line))
+    return clib_error_return (0, "slipstream hold MICROSECONDS");
+  right = unformat (&line, "%u", &us) && unformat_check_input (&line) == UNFORMAT_END_OF_INPUT;
+  unformat_free (&line);
+  if (!right)
     return clib_error_return (0, "slipstream hold MICROSECONDS");
   if (vec_len (sm->threads))
     return clib_error_return (0, "packets are held already: say it before the first interface");
