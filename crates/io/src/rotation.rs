@@ -167,6 +167,10 @@ impl Rotation {
 
     /// Opens the next file; what is written to it is to stay or not.
     pub(crate) fn open(&mut self, stays: bool) -> Result<CaptureWriter, CaptureError> {
+        // A number of more digits than are taken for one is not seen among the files that are there.
+        while self.goes_on && self.name(self.number).symlink_metadata().is_ok() {
+            self.number += 1;
+        }
         let mut writer = CaptureWriter::create(&self.name(self.number), self.options)?.with_longer_packets();
         for interface in &self.interfaces {
             writer.add_interface(interface);
@@ -311,6 +315,26 @@ mod tests {
                     if file == "a.pcap" { 16 + len } else { 32 + len.next_multiple_of(4) + 52 * described };
                 assert!(size + more > limit, "{file} {limit}: {files:?}");
             }
+        }
+    }
+
+    /// Files of an earlier run stay also where their numbers have become longer than those that are known by
+    /// their digits.
+    #[test]
+    fn numbers_of_many_digits_replace_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = ["a-10000000.pcapng", "a-10000001.pcapng", "a-9999999.pcapng"];
+        before.iter().for_each(|name| std::fs::write(folder.path().join(name), name).unwrap());
+        let mut sink = live(folder.path(), "a.pcapng", None);
+        (0..6).for_each(|n| packet(&mut sink, n).unwrap());
+        sink.finish().unwrap();
+        let after = names(folder.path());
+        assert_eq!(
+            after[..4],
+            ["a-10000000", "a-10000001", "a-10000002", "a-10000003"].map(|n| format!("{n}.pcapng"))
+        );
+        for name in before {
+            assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), name);
         }
     }
 
