@@ -239,8 +239,8 @@ impl ErrorRewrite {
         self.quoted.endpoints()
     }
 
-    /// Returns true if all that it changes of the quoted packet is in the first of these packets, which are
-    /// an error or its fragments: always, unless an error comes in tiny fragments.
+    /// Returns true if the addresses and ports of the quoted packet are in the first of these packets, which
+    /// are an error or its fragments: always, unless an error comes in tiny fragments.
     pub(crate) fn reaches(cx: &Context<'_>, frames: &[Frame]) -> bool {
         let Some(first) = frames.first() else { return true };
         let (l3, quote) = (usize::from(first.info.l3()), usize::from(first.info.l4()) + 8);
@@ -248,6 +248,35 @@ impl ErrorRewrite {
         let header = data.get(quote).map_or(60, |first| usize::from(first & 15) * 4);
         let end = be16(data, l3 + 2).map_or(0, |length| l3 + usize::from(length));
         !Flags(first.info.flags()).has(Flags::FRAGMENT) || quote + header + 8 <= end
+    }
+
+    /// Rewrites the transport checksum that an error in fragments quotes, if it doesn't come in the first of
+    /// them as the ports do, and the error's own checksum by that. [`apply`](Self::apply) does the rest.
+    pub(crate) fn apply_apart(&self, cx: &mut Context<'_>, frames: &[Frame]) {
+        let Some((first, later)) = frames.split_first().filter(|(_, later)| !later.is_empty()) else {
+            return;
+        };
+        let l4 = usize::from(first.info.l4());
+        let quote = cx.data(first).get(l4 + 8..).unwrap_or_default();
+        let Ok(ip) = Ip::read(quote) else { return };
+        let length = be16(quote, 2).map_or(0, usize::from);
+        let Some(at) = checksum_at(ip.protocol).filter(|at| ip.len + at + 2 <= length) else { return };
+        let in_message = 8 + ip.len + at;
+        for frame in later {
+            let (l3, data) = (usize::from(frame.info.l3()), cx.data_mut(frame));
+            let fragment = be16(data, l3 + 6).unwrap_or(0);
+            let end = l3 + end(data.get(l3..).unwrap_or_default(), fragment);
+            let Some(here) = in_message.checked_sub(usize::from(fragment & 0x1fff) * 8) else { return };
+            let here = here + usize::from(frame.info.l4());
+            let Some(old) = be16(data, here).filter(|_| here + 2 <= end) else { continue };
+            let new = self.quoted.updated(old, ip.protocol);
+            put(data, here, &new.to_be_bytes());
+            let message = cx.data_mut(first);
+            if let Some(sum) = be16(message, l4 + 2) {
+                put(message, l4 + 2, &Delta::new().word(old, new).apply(sum).to_be_bytes());
+            }
+            return;
+        }
     }
 
     /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted

@@ -226,6 +226,7 @@ impl NatStage {
                 verdicts.fill(Verdict::drop(DropReason::Unsupported));
             }
             Decided::Error(rewrite) => {
+                rewrite.apply_apart(fx.cx, frames);
                 self.rewrite(fx, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }
             Decided::Pass => {

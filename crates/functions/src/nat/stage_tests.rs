@@ -7,7 +7,7 @@ use super::tests::{A, EXT, R, config};
 use super::*;
 use crate::reassembly::stage_tests::{Left, run_with};
 use crate::tcp_state::ACK;
-use crate::test_packets::{echo, ipv4, ipv6, tcp, udp};
+use crate::test_packets::{echo, error, ipv4, ipv4_fragment, ipv6, tcp, udp};
 use crate::{PerPacket, PerTrain};
 use slipstream_core::flow_context::{FlowContexts, Layout};
 use slipstream_core::stage::Stage;
@@ -166,5 +166,30 @@ fn a_port_of_two_ranges_belongs_to_no_shard() {
     assert!(!hinders("1-1000", "1001-1023") && !hinders("40000-50000", "600-1023"));
     for (ports, low_ports) in [("512-65535", "1-1023"), ("1-65535", "1-1023"), ("1-1023", "1023-2000")] {
         assert!(hinders(ports, low_ports), "{ports} and {low_ports}");
+    }
+}
+
+/// The checksum of TCP that an error quotes may come in another fragment of the error than the ports: the
+/// fragments together are the error that would have left whole.
+#[test]
+fn a_quoted_checksum_in_a_later_fragment_is_translated() {
+    let requests = [A + 1, A].map(|host| ipv4(6, host, R, &tcp(5000, 80, ACK, b"")));
+    for (options, cuts) in [(&[][..], &[40][..]), (&[1; 8], &[48]), (&[], &[40, 48]), (&[], &[48])] {
+        let reply = |to, port| ipv4_fragment(6, R, to, 0, options, &tcp(80, port, ACK, b"some data"));
+        let message = error(3, 3, &reply(A, 5000));
+        let whole = ipv4(1, A, R, &message);
+        let ends = cuts.iter().copied().chain([message.len()]);
+        let fragments = [0].into_iter().chain(cuts.iter().copied()).zip(ends).map(|(start, end)| {
+            let more = if end < message.len() { 0x2000 } else { 0 };
+            ipv4_fragment(1, A, R, more | (start / 8) as u16, &[], &whole[20 + start..20 + end])
+        });
+        let packets: Vec<Vec<u8>> = requests.iter().cloned().chain(fragments).collect();
+        let (left, _) = each_way(&packets);
+        assert_eq!(left.len(), packets.len());
+        // The port was taken, so that another one is quoted.
+        let port = Tuple::of(Packet::read(&left[1].1, 0).unwrap().key).src_port;
+        assert_ne!(port, 5000);
+        let together: Vec<u8> = left[2..].iter().flat_map(|(_, bytes, _)| bytes[20..].to_vec()).collect();
+        assert_eq!(together, ipv4(1, EXT, R, &error(3, 3, &reply(EXT, port)))[20..], "cut at {cuts:?}");
     }
 }
