@@ -75,12 +75,8 @@ impl Fib {
         for (port, interface) in (0u8..).zip(interfaces) {
             for net in &interface.addresses {
                 all.push((net.trunc(), made.number(&mut hops, Hop::Link(port))));
-                if let IpNet::V4(net) = net
-                    && net.prefix_len() < 31
-                {
-                    broadcasts.extend([net.network(), net.broadcast()]);
-                }
             }
+            broadcasts.extend(interface.broadcasts());
         }
         for route in routes {
             let hop = made.hop(interfaces, route, &mut gateways)?;

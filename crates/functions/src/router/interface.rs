@@ -1,6 +1,6 @@
 //! Interfaces of a router, from their text: `lan 10.0.0.1/24 02:00:00:00:00:01 mtu 1500`.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 
@@ -170,6 +170,16 @@ impl Interface {
             let bytes = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
             self.addresses.extend(Ipv6Net::new(Ipv6Addr::from(bytes), 64).map(IpNet::V6));
         }
+    }
+
+    /// The broadcast addresses of its IPv4 networks, of all ones and the old ones of all zeros (RFC 1812
+    /// §5.3.5). A link of two hosts has none (RFC 3021).
+    pub(super) fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let nets = self.addresses.iter().filter_map(|net| match net {
+            IpNet::V4(net) if net.prefix_len() < 31 => Some([net.network(), net.broadcast()]),
+            _ => None,
+        });
+        nets.flatten()
     }
 
     /// The address to speak to `to` from: one of the network that `to` is in, else the first of its IP

@@ -81,6 +81,8 @@ pub struct Router {
     interfaces: Arc<[Interface]>,
     /// All its addresses.
     own: Vec<IpAddr>,
+    /// IPv4 addresses that no other host has: its own, and the broadcast addresses of its networks.
+    reserved: Vec<u32>,
     fib: Fib,
     /// Numbers of the gateways of [`Fib::gateways`] among the neighbours.
     gateways: Vec<Option<u32>>,
@@ -174,6 +176,12 @@ impl Router {
         self.interfaces.get(usize::from(port))
     }
 
+    /// Returns true for a broadcast address of an attached network: nobody sends from it (RFC 1812 §5.3.7).
+    #[inline]
+    fn is_broadcast(&self, src: IpAddr) -> bool {
+        matches!(src, IpAddr::V4(four) if self.reserved.contains(&four.to_bits()) && !self.own.contains(&src))
+    }
+
     /// Reads source and destination of a packet at this port.
     fn read(&self, cx: &Context<'_>, frame: &Frame) -> Result<Addresses, Decision> {
         let drop = |reason| Err(Decision::Refuse(reason, None));
@@ -255,7 +263,10 @@ impl Router {
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
         // An address that may not be a source is no host's.
         let host = |a: Ipv4Addr| !is_martian_source(a.into());
-        if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) || interface.translates(src.into())
+        if !host(src)
+            || !host(dst)
+            || self.reserved.contains(&src.to_bits())
+            || interface.translates(src.into())
         {
             return None;
         }
@@ -283,7 +294,8 @@ impl Router {
             return drop(DropReason::OtherStation);
         }
         let own = self.is_ours(fx.cx.input, src) && !self.came_round(fx.cx, frame, src);
-        if is_martian_source(src) || is_martian_destination(dst) || own {
+        let broadcast = self.is_broadcast(src);
+        if is_martian_source(src) || is_martian_destination(dst) || own || broadcast {
             return drop(DropReason::Martian);
         }
         let hop = self.fib.look_up(dst);

@@ -1,6 +1,6 @@
 //! The router in a pipeline: its ports are its interfaces, on the way in as on the way out.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -307,8 +307,15 @@ impl Router {
 
     /// A router that knows the networks of its interfaces, and no other route.
     pub(super) fn new(interfaces: Vec<Interface>, bounds: neighbours::Settings, seed: u64) -> Self {
+        let own: Vec<IpAddr> = interfaces.iter().flat_map(|i| i.addresses.iter().map(IpNet::addr)).collect();
+        let four = |address: &IpAddr| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        };
+        let broadcasts = interfaces.iter().flat_map(Interface::broadcasts);
         Self {
-            own: interfaces.iter().flat_map(|i| i.addresses.iter().map(IpNet::addr)).collect(),
+            reserved: own.iter().filter_map(four).chain(broadcasts).map(Ipv4Addr::to_bits).collect(),
+            own,
             // Without routes there is nothing that could be wrong with them.
             fib: Fib::build(&interfaces, &[]).unwrap_or_default(),
             interfaces: interfaces.into(),
