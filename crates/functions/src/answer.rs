@@ -70,5 +70,5 @@ pub(crate) fn send_back(fx: &mut FunctionContext<'_, '_>, frame: &Frame, ip: &[u
     let buf = cx.pool.insert(meta, &bytes);
     let mut made = Frame::unclassified(cx.now, buf, bytes.len() as u32);
     made.info = classify(link, &bytes).map_or(Info::default(), |h| Info::new(&h));
-    fx.made.push(NewPacket { frame: made, port });
+    fx.made.push(NewPacket::new(made, port));
 }

@@ -23,6 +23,16 @@ pub struct NewPacket {
     pub frame: Frame,
     /// Its port.
     pub port: u8,
+    /// So many of the packets that the decision is applied to leave before it; all where there are fewer.
+    pub behind: usize,
+}
+
+impl NewPacket {
+    /// A packet that leaves behind all that the decision is applied to.
+    #[must_use]
+    pub const fn new(frame: Frame, port: u8) -> Self {
+        Self { frame, port, behind: usize::MAX }
+    }
 }
 
 /// The context that a function decides in, besides the packets.
@@ -31,8 +41,16 @@ pub struct FunctionContext<'a, 'b> {
     /// Time, bytes, input port.
     pub cx: &'a mut Context<'b>,
     /// Packets that the function makes or lets go. They leave right behind the packets that it is asked
-    /// about, in this order.
+    /// about, or [among them](NewPacket::behind), in this order.
     pub made: &'a mut Vec<NewPacket>,
+}
+
+impl FunctionContext<'_, '_> {
+    /// Has what was made, but for the first `before` packets, leave right behind the packet at `at` of those
+    /// that the decision is applied to, as it does where that packet comes alone.
+    pub(crate) fn made_by(&mut self, before: usize, at: usize) {
+        self.made.iter_mut().skip(before).for_each(|made| made.behind = at + 1);
+    }
 }
 
 /// A network function.

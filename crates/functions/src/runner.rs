@@ -307,6 +307,11 @@ impl<F: NetworkFunction> Runner<F> {
                 while let Some((made, (_, time))) = coming.next_if(|(_, (behind, _))| *behind <= at) {
                     push_made(cx.pool, sorted, made, time, out);
                     last = None;
+                    // There is room for all of the batch that is left.
+                    if sorted.frames.len() + batch.frames.len() - at > BATCH {
+                        out.emit(cx.pool, sorted);
+                        sorted.clear();
+                    }
                 }
                 if *verdict == Verdict::KEPT {
                     // The packet that stood for its fragments has done so.

@@ -64,9 +64,16 @@ impl<F: NetworkFunction> Steps<'_, F> {
             _ => {}
         }
         if self.behind.len() < self.made.len() {
-            self.behind.resize(self.made.len(), (train.start as usize + end, time));
+            self.place(train.start as usize + at, end - at, time);
         }
         end
+    }
+
+    /// Finds the places of packets that were made for so many from `start` on.
+    #[inline(never)]
+    fn place(&mut self, start: usize, count: usize, time: Nanos) {
+        let new = self.made.iter().skip(self.behind.len());
+        self.behind.extend(new.map(|made| (start + made.behind.min(count), time)));
     }
 
     /// Decides about a datagram, which stands before its fragments, and does to those what was decided.
@@ -90,7 +97,7 @@ impl<F: NetworkFunction> Steps<'_, F> {
             self.function.apply(&mut fx, &decision, fragments, verdicts);
         }
         if self.behind.len() < self.made.len() {
-            self.behind.resize(self.made.len(), (train.start as usize + len, time));
+            self.place(train.start as usize + 1, len - 1, time);
         }
         len
     }

@@ -126,7 +126,7 @@ impl Bridge {
         for frame in frames {
             for port in others.clone() {
                 let buf = fx.cx.pool.copy(frame.buf, frame.len);
-                fx.made.push(NewPacket { frame: Frame { buf, ..*frame }, port });
+                fx.made.push(NewPacket::new(Frame { buf, ..*frame }, port));
                 self.copies += 1;
             }
         }

@@ -34,7 +34,7 @@ impl Router {
         for (frame, port, mac) in self.neighbours.take_ready() {
             let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
             Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
-            fx.made.push(NewPacket { frame, port });
+            fx.made.push(NewPacket::new(frame, port));
         }
     }
 

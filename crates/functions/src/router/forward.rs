@@ -194,42 +194,34 @@ impl Router {
         let Some((these, rest)) = verdicts.split_at_mut_checked(done) else { return };
         these.fill(Verdict::port(port));
         if done < frames.len() {
-            let rest = (frames.get(done..).unwrap_or_default(), rest);
-            self.forward_any(fx, (port, mtu, macs), rest);
+            self.forward_any(fx, (port, mtu, macs), done, frames, rest);
         }
     }
 
-    /// As [`forward`](Self::forward), from the first packet on that the fast path declines.
+    /// As [`forward`](Self::forward), from the first packet on that the fast path declines, which is at
+    /// `done`; these are the verdicts from there on.
     #[inline(never)]
     fn forward_any(
         &mut self,
         fx: &mut FunctionContext<'_, '_>,
         (port, mtu, macs): (u8, u32, Option<Macs>),
-        (frames, verdicts): (&[Frame], &mut [Verdict]),
+        done: usize,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
     ) {
-        // Once fragments have been made, what comes behind them goes the same way, so that it does not
-        // overtake them.
-        let mut behind = false;
-        for (frame, verdict) in frames.iter().zip(verdicts) {
+        for ((at, frame), verdict) in frames.iter().enumerate().skip(done).zip(verdicts) {
             fx.cx.now = fx.cx.now.max(frame.arrival);
+            let made_before = fx.made.len();
             *verdict = match self.ready(fx, frame, mtu, macs) {
-                Ok(()) => {
-                    if behind {
-                        fx.made.push(NewPacket { frame: *frame, port });
-                        Verdict::KEPT
-                    } else {
-                        Verdict::port(port)
-                    }
-                }
+                Ok(()) => Verdict::port(port),
                 Err(Stop::Drop(reason, message)) => self.refuse(fx, frame, reason, message),
                 Err(Stop::Fragment) => match self.fragment(fx, frame, mtu) {
                     Some(made) => {
-                        behind = true;
                         for frame in made {
                             if let Some(macs) = macs {
                                 macs.write_to(fx.cx.data_mut(&frame));
                             }
-                            fx.made.push(NewPacket { frame, port });
+                            fx.made.push(NewPacket::new(frame, port));
                         }
                         fx.cx.pool.free(frame.buf);
                         Verdict::KEPT
@@ -237,6 +229,7 @@ impl Router {
                     None => Verdict::drop(DropReason::Malformed),
                 },
             };
+            fx.made_by(made_before, at);
         }
     }
 

@@ -146,7 +146,7 @@ impl Router {
             let waited = self.neighbours.heard(port, address, mac, claim, fx.cx.now);
             for frame in waited.unwrap_or_default() {
                 Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
-                fx.made.push(NewPacket { frame, port });
+                fx.made.push(NewPacket::new(frame, port));
             }
         }
         if let Some(address) = asked.filter(|_| self.answers) {
@@ -186,7 +186,7 @@ impl Router {
 
     pub(super) fn emit(&self, fx: &mut FunctionContext<'_, '_>, port: u8, bytes: &[u8]) {
         let frame = self.store(fx, bytes);
-        fx.made.push(NewPacket { frame, port });
+        fx.made.push(NewPacket::new(frame, port));
     }
 
     /// Drops a packet, and tells its sender where that may be done.
@@ -287,7 +287,7 @@ impl Router {
                 if let Some(macs) = macs {
                     macs.write_to(fx.cx.data_mut(&frame));
                 }
-                fx.made.push(NewPacket { frame, port });
+                fx.made.push(NewPacket::new(frame, port));
             }
             Decision::Wait { neighbour, .. } => self.hold(fx, neighbour, frame),
             _ => {

@@ -39,6 +39,7 @@ pub(super) struct Collect(pub(super) Vec<(u8, u64, Vec<u8>)>);
 
 impl Output for Collect {
     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        assert!(batch.frames.len() <= slipstream_core::batch::BATCH);
         for (i, (train, frames)) in batch.iter().enumerate() {
             let port = batch.ports.get(i).copied().unwrap_or(0);
             for frame in frames {
@@ -368,4 +369,30 @@ fn routes_that_lead_nowhere_are_refused() {
         let error = Fib::build(&router(true).interfaces, routes.routes()).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
+}
+
+/// Errors about packets of a train, and fragments of others, leave in the places of these packets, however
+/// many of a train are decided about at once: what stands behind several ports may ask what came before.
+#[test]
+fn what_a_packet_sets_off_leaves_in_its_place() {
+    let dst = "198.51.100.9".parse().unwrap();
+    let packet = |n: usize| match n % 7 {
+        0 | 4 => datagram(dst, 1, &[n as u8; 20]),
+        2 => datagram(dst, 64, &[n as u8; 1480]),
+        _ => datagram(dst, 64, &[n as u8; 20]),
+    };
+    let sent: Vec<(u64, Vec<u8>)> = (0..256).map(|n| (1_000_000, packet(n))).collect();
+    let mut links = interfaces(OWN.into_iter()).unwrap();
+    links[1].mtu = 600;
+    let router = || Router::with_defaults(links.clone(), 3);
+    let (mut by_train, mut by_packet) = (PerTrain::new(router()), PerPacket::new(router()));
+    let stages: [&mut dyn Stage; 2] = [&mut by_train, &mut by_packet];
+    let [by_train, by_packet] = stages.map(|stage| {
+        let mut pool = Pool::new();
+        let left = run(stage, &mut pool, 0, LinkType::RawIp, &sent).0;
+        assert_eq!(pool.live(), 0);
+        left
+    });
+    let ports: Vec<u8> = by_train.iter().map(|(port, ..)| *port).collect();
+    assert!(ports.starts_with(&[0, 1, 1, 1, 1, 1, 0, 1]) && by_train == by_packet, "{ports:?}");
 }

@@ -279,7 +279,7 @@ impl BalancerStage {
         };
         self.fragmented += 1;
         self.fragments_made += made.len() as u64;
-        fx.made.extend(made.into_iter().map(|frame| NewPacket { frame, port: BACKENDS }));
+        fx.made.extend(made.into_iter().map(|frame| NewPacket::new(frame, BACKENDS)));
         fx.cx.pool.free(frame.buf);
         Verdict::KEPT
     }
@@ -437,20 +437,19 @@ impl NetworkFunction for BalancerStage {
                 Asked::Connection(id) => self.balancer.extend(id, now.max(last.arrival)),
             }
         }
-        // Packets behind fragments in their train go the same way, so that they do not overtake them.
-        let mut behind = false;
-        for (frame, verdict) in frames.iter_mut().zip(verdicts) {
+        if let Decided::Error(_, rewrite) = decided {
+            rewrite.apply_apart(fx.cx, frames);
+        }
+        for (at, (frame, verdict)) in frames.iter_mut().zip(verdicts).enumerate() {
             fx.cx.now = now.max(frame.arrival);
             *verdict = match decided {
                 Decided::Tunnel(backend) => {
+                    let made_before = fx.made.len();
                     let verdict = self.encapsulate(fx, frame, *backend);
-                    if behind && verdict == Verdict::PASS {
-                        fx.made.push(NewPacket { frame: *frame, port: BACKENDS });
-                        Verdict::KEPT
-                    } else {
-                        behind |= verdict == Verdict::KEPT;
-                        verdict
+                    if verdict != Verdict::PASS {
+                        fx.made_by(made_before, at);
                     }
+                    verdict
                 }
                 Decided::Rewrite(_, rewrite) => {
                     let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
