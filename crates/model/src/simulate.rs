@@ -3,7 +3,7 @@
 //! With [`Start::Exact`] the arrival process never starts anew at a poll, which is what a real one does; with
 //! the other two it does as the model supposes. Everything is drawn from the seed, so a run can be repeated.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -115,15 +115,64 @@ struct Part {
     sojourn: f64,
 }
 
+/// Polls that can be simulated at most.
+const MOST_POLLS: u64 = 1_000_000_000;
+
+/// Sojourns of packets, in slots, counted by length: a long run takes no more memory than a short one.
+#[derive(Default)]
+struct Sojourns {
+    /// Counts of those below [`Self::NEAR`], as far as there are any.
+    near: Vec<u64>,
+    far: BTreeMap<u64, u64>,
+    all: u64,
+}
+
+impl Sojourns {
+    const NEAR: u64 = 1 << 22;
+
+    #[inline]
+    fn count(&mut self, slots: u64) {
+        self.all += 1;
+        if let Some(n) = self.near.get_mut(slots as usize) {
+            *n += 1;
+        } else if slots < Self::NEAR {
+            self.near.resize((slots + 1).next_power_of_two() as usize, 0);
+            self.all -= 1;
+            self.count(slots);
+        } else {
+            *self.far.entry(slots).or_default() += 1;
+        }
+    }
+
+    /// The shortest that this share of packets does not exceed; 0 where there are none.
+    fn quantile(&self, share: f64) -> u64 {
+        let rank = ((self.all as f64 * share).ceil() as u64).max(1);
+        let counted =
+            (0..).zip(self.near.iter().copied()).chain(self.far.iter().map(|(slots, n)| (*slots, *n)));
+        let mut below = 0;
+        for (slots, n) in counted {
+            below += n;
+            if below >= rank {
+                return slots;
+            }
+        }
+        0
+    }
+}
+
 /// Runs the queue.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for less than a thousand polls; [`Error::Distribution`] where a distribution can't
-/// be drawn from.
+/// [`Error::OutOfRange`] for less than a thousand polls or more than a billion; [`Error::Distribution`]
+/// where a distribution can't be drawn from.
 pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
-    if effort.polls < 1000 {
-        let (value, high) = (effort.polls as f64, u64::MAX as f64);
-        return Err(Error::OutOfRange { what: "the number of polls", value, low: 1000.0, high });
+    for (what, polls, low) in
+        [("the number of polls", effort.polls, 1000), ("the number of polls to warm up", effort.warmup, 0)]
+    {
+        if !(low..=MOST_POLLS).contains(&polls) {
+            let (value, low, high) = (polls as f64, low as f64, MOST_POLLS as f64);
+            return Err(Error::OutOfRange { what, value, low, high });
+        }
     }
     let parameters = model.parameters();
     let a = parameters.interarrival.pmf()?;
@@ -137,7 +186,7 @@ pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(effort.seed);
     let mut parts = vec![Part::default(); PARTS as usize];
     let mut batches = vec![0u64; parameters.batch + 1];
-    let mut sojourns: Vec<u64> = Vec::new();
+    let mut sojourns = Sojourns::default();
     let mut queue: VecDeque<u64> = VecDeque::new();
     let (mut now, mut next) = (0u64, 1 + arrivals.draw(&mut rng));
     let per_part = effort.polls.div_ceil(PARTS);
@@ -152,7 +201,7 @@ pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
             if let Some(part) = &mut part {
                 part.wait += (now - at) as f64;
                 part.sojourn += (end - at) as f64;
-                sojourns.push(end - at);
+                sojourns.count(end - at);
             }
         }
         if let Some(restart) = &restart {
@@ -179,13 +228,13 @@ pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
         }
         now = end;
     }
-    Ok(summary(&parts, &batches, sojourns, parameters))
+    Ok(summary(&parts, &batches, &sojourns, parameters))
 }
 
 fn summary(
     parts: &[Part],
     batches: &[u64],
-    mut sojourns: Vec<u64>,
+    sojourns: &Sojourns,
     &Parameters { batch, slot_ns, .. }: &Parameters,
 ) -> Simulated {
     let estimate = |above: &dyn Fn(&Part) -> f64, below: &dyn Fn(&Part) -> f64, unit: f64| {
@@ -200,11 +249,6 @@ fn summary(
     let unseen = (100f64.ln() / polls.max(1) as f64).min(1.0);
     // A few polls that differ, in a few of the parts, tell no more about rare ones than none would.
     let at_least = |e: Estimate, most: f64| Estimate { half_width: e.half_width.max(unseen * most), ..e };
-    sojourns.sort_unstable();
-    let quantile = |q: f64| {
-        let rank = ((sojourns.len() as f64 * q).ceil() as usize).saturating_sub(1);
-        sojourns.get(rank).map_or(0.0, |s| *s as f64 * slot_ns)
-    };
     Simulated {
         mean_batch: at_least(estimate(&|p| p.batch, &|p| p.polls, 1.0), batch as f64),
         mean_queue: estimate(&|p| p.queue, &|p| p.polls, 1.0),
@@ -212,7 +256,7 @@ fn summary(
         wait_ns: estimate(&|p| p.wait, &|p| p.batch, slot_ns),
         sojourn_ns: estimate(&|p| p.sojourn, &|p| p.batch, slot_ns),
         batch_pmf: batches.iter().map(|n| *n as f64 / polls.max(1) as f64).collect(),
-        sojourn_quantiles_ns: [0.5, 0.9, 0.99].map(quantile),
+        sojourn_quantiles_ns: [0.5, 0.9, 0.99].map(|q| sojourns.quantile(q) as f64 * slot_ns),
     }
 }
 
@@ -220,6 +264,42 @@ fn summary(
 mod tests {
     use super::*;
     use crate::{Interarrival, ServiceTimes, Variation};
+
+    #[test]
+    fn quantiles_of_counted_sojourns_are_those_of_sorted_ones() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        for most in [1u64, 3, 1000, 1 << 24] {
+            let mut counted = Sojourns::default();
+            assert_eq!(counted.quantile(0.5), 0);
+            let mut sorted: Vec<u64> = (0..777).map(|_| rng.random_range(0..most)).collect();
+            sorted.iter().for_each(|slots| counted.count(*slots));
+            sorted.sort_unstable();
+            for share in [0.0f64, 0.001, 0.5, 0.9, 0.99, 1.0] {
+                let rank = ((777.0 * share).ceil() as usize).saturating_sub(1);
+                assert_eq!(counted.quantile(share), sorted[rank], "{share} of {most}");
+            }
+        }
+    }
+
+    /// A number that would take for ever is refused at once.
+    #[test]
+    fn polls_are_bounded() {
+        let model = Model::new(Parameters {
+            queue: 64,
+            batch: 8,
+            slot_ns: 1.0,
+            interarrival: Interarrival::deterministic(9.0).unwrap(),
+            service: ServiceTimes::linear(10.0, 5.0, 5.0).unwrap(),
+            variation: Variation::Deterministic,
+            start: Start::Equilibrium,
+        })
+        .unwrap();
+        let run = |polls, warmup| simulate(&model, Effort { polls, warmup, seed: 1 });
+        assert!(run(1000, 0).is_ok());
+        for (polls, warmup) in [(999, 0), (MOST_POLLS + 1, 0), (u64::MAX, 0), (1000, u64::MAX)] {
+            assert!(matches!(run(polls, warmup), Err(Error::OutOfRange { .. })), "{polls} {warmup}");
+        }
+    }
 
     #[test]
     fn the_residual_is_that_of_the_definition() {

@@ -163,7 +163,7 @@ pub(crate) struct Solve {
     pub(crate) rate: Option<Rate>,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Also simulate so many polls, packet by packet.
+    /// Also simulate so many polls, packet by packet: 1000 to a billion.
     #[arg(long, value_name = "POLLS")]
     pub(crate) simulate: Option<u64>,
     /// Where the simulation's random numbers begin.
