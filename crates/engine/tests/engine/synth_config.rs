@@ -63,14 +63,25 @@ fn settings_are_read_as_people_write_them() {
     assert_eq!("14.88Mpps".parse(), Ok(Rate::Packets(14_880_000)));
     assert_eq!("2.2gbps".parse(), Ok(Rate::Bits(2_200_000_000)));
     assert_eq!("1000".parse(), Ok(Rate::Packets(1000)));
+    assert_eq!("1.00500kpps".parse(), Ok(Rate::Packets(1005)));
     assert_eq!("mix:0.7".parse(), Ok(Protocol::Mix(0.7)));
     assert_eq!("round-robin".parse(), Ok(Order::RoundRobin));
     for bad in ["", "x", "64..", "64:", "-1", "64..x", "1:2:3"] {
         assert!(matches!(bad.parse::<Size>(), Err(SynthError::Text { .. })), "{bad:?}");
     }
-    for bad in
-        ["", "mpps", "1.5pps", "1 parsec", "1..2mpps", "-1pps", "99999999999999999999pps", "20000000000gbps"]
-    {
+    for bad in [
+        "",
+        "mpps",
+        "1.5pps",
+        "1.05pps",
+        "0.001pps",
+        "1.00005kpps",
+        "1 parsec",
+        "1..2mpps",
+        "-1pps",
+        "99999999999999999999pps",
+        "20000000000gbps",
+    ] {
         assert!(matches!(bad.parse::<Rate>(), Err(SynthError::Text { .. })), "{bad:?}");
     }
 }

@@ -108,7 +108,7 @@ impl FromStr for Rate {
             unreadable(
                 "rate",
                 text,
-                "write a number and pps, kpps, mpps, gpps, bps, kbps, mbps, gbps or tbps",
+                "write whole packets or bits a second, as a number and pps, kpps, mpps, gpps, bps, kbps, mbps, gbps or tbps",
             )
         };
         let lower = text.trim().to_ascii_lowercase();
@@ -140,10 +140,10 @@ fn decimal(number: &str, factor: u64) -> Option<u64> {
     let mut value = whole.parse::<u64>().ok()?.checked_mul(factor)?;
     let mut unit = factor;
     for digit in fraction.chars().filter_map(|c| c.to_digit(10)) {
-        if !unit.is_multiple_of(10) && digit != 0 {
+        unit /= 10;
+        if unit == 0 && digit != 0 {
             return None;
         }
-        unit /= 10;
         value = value.checked_add(u64::from(digit) * unit)?;
     }
     Some(value)
