@@ -94,11 +94,23 @@ fn finish(
     result: &Value,
     table: impl FnOnce() -> Table,
 ) -> anyhow::Result<Outcome> {
+    finish_beside(Ok(()), reporting, checks, result, table)
+}
+
+/// The same beside a page, which may not have been `written`: the result is shown in any case.
+fn finish_beside(
+    written: anyhow::Result<()>,
+    reporting: &Reporting,
+    checks: &[Check],
+    result: &Value,
+    table: impl FnOnce() -> Table,
+) -> anyhow::Result<Outcome> {
     if reporting.json() {
         ui::print(serde_json::to_string_pretty(result)?)?;
     } else {
         ui::print(table().render(ui::columns()))?;
     }
+    written?;
     Ok(match check::failed(checks, result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,

@@ -135,6 +135,23 @@ fn a_full_disk_is_told_once() {
     }
 }
 
+/// A result that took long is shown though its page can't be written.
+#[test]
+fn a_full_disk_loses_no_result() {
+    let campus = campus();
+    let server = ["--service-base", "600ns", "--service-per-packet", "77ns", "--format", "json"];
+    for (words, key) in [
+        (["model", "solve", "--rate", "11mpps"], "mean_batch"),
+        (["model", "sweep", "--rates", "11mpps"], "rows"),
+    ] {
+        let ended = run([&words[..], &server, &["--report", "/dev/full"]].concat()).with(2);
+        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+        assert!(!ended.json()[key].is_null(), "{key}");
+    }
+    let ended = run(["recommend", text(&campus), "--report", "/dev/full"]).with(2).saying(&["/dev/full"]);
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("Recommended hold"), "{:?}", ended.stdout);
+}
+
 #[test]
 fn a_full_stdout_is_told_as_such() {
     for words in ["list", "man", "completions bash", "analyze"] {

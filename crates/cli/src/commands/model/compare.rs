@@ -6,7 +6,7 @@ use slipstream_model::{Comparison, Fit, Model, Parameters, PollLog, Solution, co
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish, inputs, loss, mpps};
+use super::{finish_beside, inputs, loss, mpps};
 use crate::check;
 use crate::cli::model::Compare;
 use crate::replace::{Replacement, refuse_shared};
@@ -47,10 +47,8 @@ pub(super) fn run(args: &Compare) -> anyhow::Result<Outcome> {
         "relative_error_max": rows.iter().map(|r| r.comparison.relative_error).fold(0.0, f64::max),
         "jsd_max": rows.iter().map(|r| r.comparison.jsd).fold(0.0, f64::max),
     });
-    if let Some(file) = page {
-        report(&rows).write(file)?;
-    }
-    finish(&args.reporting, &checks, &result, || table(&rows))
+    let written = page.map_or(Ok(()), |file| report(&rows).write(file));
+    finish_beside(written, &args.reporting, &checks, &result, || table(&rows))
 }
 
 fn row(args: &Compare, log: &PollLog, found: &Fit, rate: String) -> anyhow::Result<Row> {

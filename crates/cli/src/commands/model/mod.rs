@@ -12,7 +12,7 @@ use slipstream_model::{Delay, Solution};
 
 pub(super) use inputs::warn_of_coarse;
 
-use super::{Outcome, finish};
+use super::{Outcome, finish, finish_beside};
 use crate::cli::model::ModelVerb;
 
 pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::bail;
 use serde_json::{Value, json};
 use slipstream_model::{Effort, Error, Model, Simulated, Solution, simulate};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish, inputs, loss, mpps, summary, whole};
+use super::{finish_beside, inputs, loss, mpps, summary, whole};
 use crate::check;
 use crate::cli::model::Solve;
 use crate::replace::{Replacement, refuse_shared};
@@ -36,6 +36,9 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
         other => Some(other?),
     };
     let elapsed_ns = since.elapsed().as_nanos() as u64;
+    if page.is_some() && solution.is_none() {
+        bail!("--report draws a solution, and this start is only simulated");
+    }
     let effort = |polls| Effort { polls, warmup: polls / 10, seed: args.seed };
     let simulated = args.simulate.map(|polls| at_work("simulating", || simulate(&model, effort(polls))));
     let simulated = simulated.transpose()?;
@@ -57,12 +60,9 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     if let (Value::Object(result), Value::Object(more)) = (&mut result, more) {
         result.extend(more);
     }
-    if let Some(file) = page {
-        let solution =
-            solution.as_ref().context("--report draws a solution, and this start is only simulated")?;
-        report(solution, simulated.as_ref(), p.interarrival.name()).write(file)?;
-    }
-    finish(&args.reporting, &checks, &result, || table(solution.as_ref(), simulated.as_ref()))
+    let drawn = |solution| report(solution, simulated.as_ref(), p.interarrival.name());
+    let written = page.zip(solution.as_ref()).map_or(Ok(()), |(file, solution)| drawn(solution).write(file));
+    finish_beside(written, &args.reporting, &checks, &result, || table(solution.as_ref(), simulated.as_ref()))
 }
 
 fn simulation(s: &Simulated) -> Value {

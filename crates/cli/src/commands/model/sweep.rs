@@ -8,7 +8,7 @@ use slipstream_model::{Interarrival, Parameters, Solution, solve_all};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish, inputs, loss, mpps, summary};
+use super::{finish_beside, inputs, loss, mpps, summary};
 use crate::check;
 use crate::cli::model::Sweep;
 use crate::replace::{Replacement, refuse_shared};
@@ -65,10 +65,8 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
         "rows": rows.collect::<Vec<_>>(),
         "elapsed_ns": elapsed_ns,
     });
-    if let Some(file) = page {
-        report(args, &points).write(file)?;
-    }
-    finish(&args.reporting, &checks, &result, || table(&points))
+    let written = page.map_or(Ok(()), |file| report(args, &points).write(file));
+    finish_beside(written, &args.reporting, &checks, &result, || table(&points))
 }
 
 fn means(args: &Sweep, base: &Parameters, slot_ns: f64) -> anyhow::Result<Vec<f64>> {

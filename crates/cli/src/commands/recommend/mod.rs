@@ -127,10 +127,8 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         frontier_packets,
     };
     let result = show::json(args, &answer);
-    if let Some(file) = page {
-        show::page(args, &answer).write(file)?;
-    }
-    super::finish(&args.reporting, &checks, &result, || show::table(args, &answer))
+    let written = page.map_or(Ok(()), |file| show::page(args, &answer).write(file));
+    super::finish_beside(written, &args.reporting, &checks, &result, || show::table(args, &answer))
 }
 
 /// Does work on another thread, which is left alone with it where the user interrupts.
