@@ -126,10 +126,7 @@ pub fn close() -> Option<Closed> {
 /// something of it is in use.
 pub fn stop() {
     let mut state = state();
-    if state.mempool.is_none()
-        && state.devices.is_empty()
-        && state.started.take().is_some()
-    {
+    if state.mempool.is_none() && state.devices.is_empty() && state.started.take().is_some() {
         state.stopped = true;
         sys::stop();
     }
