@@ -288,7 +288,7 @@ impl Policy {
         };
         let at_first: Vec<u64> = (0..32).map(|_| quarter()).collect();
         let overall = shares(&all, elapsed, &at_first, 16);
-        let next = packets - forgotten + 1 + (packets / 4).min(1023);
+        let next = packets - forgotten + 1 + (packets / 4).min(4095);
         self.shares[kind] = (next, shares(&self.kinds[kind], elapsed, &overall, 64));
     }
 
@@ -365,7 +365,7 @@ impl Policy {
             && interval == 128
             && (&before.waits, before.price) == (&waits, self.price)
         {
-            interval = (2 * before.interval).min(1024);
+            interval = (2 * before.interval).min(2048);
         }
         let next = packets + interval;
         self.waits.insert(context, Reckoned { next, interval, price: self.price, worth, waits });
@@ -434,10 +434,14 @@ fn budgets() -> impl Strategy<Value = Budget> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Long enough for prices to be steered and counts to be halved.
+    /// Long enough for prices to be steered and counts to be halved, and at times for waits to be reckoned as
+    /// seldom as they ever are.
     #[test]
-    fn the_stage_steers_as_its_twin_does(budget in budgets(), seed: u64, scale in 1u64..200) {
-        let packets = traffic(6000, seed, scale);
+    fn the_stage_steers_as_its_twin_does(
+        budget in budgets(), seed: u64, scale in 1u64..200,
+        packets in prop_oneof![5 => Just(6000), 1 => Just(30_000)],
+    ) {
+        let packets = traffic(packets, seed, scale);
         let config = config(100_000, Some(budget));
         let (out, report) = run(&config, 1, &packets);
         let (twin, price) = crate::reframe_twin::twin(&config, &packets);

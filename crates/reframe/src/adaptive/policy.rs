@@ -160,8 +160,11 @@ impl Policy {
         let lengths = length_class(burst.saturating_sub(1).min(255) as u16) + 1;
         let by_length = waits.0.iter_mut().zip(FOURFOLD).zip(PACKETS).take(lengths);
         for ((wait, packets), (first, more)) in by_length.rev() {
-            let gain = price - (worth - rest) * alike / of;
             *wait = 0;
+            if more == 0 {
+                continue;
+            }
+            let gain = price - (worth - rest) * alike / of;
             // A train of fewer packets never waits shorter than one of more.
             let mut chosen = Outcome::default();
             if gain.saturating_mul(best.joined) > packets.saturating_mul(best.waited) {
