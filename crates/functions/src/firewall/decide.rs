@@ -186,9 +186,11 @@ impl FirewallStage {
                 match self.datagram.take() {
                     Some(datagram) => self.reply(fx, &datagram, &key),
                     None => {
-                        for frame in frames {
+                        for (at, frame) in frames.iter().enumerate() {
                             fx.cx.now = now.max(frame.arrival);
+                            let made_before = fx.made.len();
                             self.reply(fx, frame, &key);
+                            fx.made_by(made_before, at);
                         }
                     }
                 }

@@ -123,12 +123,14 @@ impl Bridge {
         let mut others = (0..self.ports).filter(|port| *port != input);
         let Some(own) = others.next() else { return Verdict::drop(DropReason::SamePort) };
         self.flooded += frames.len() as u64;
-        for frame in frames {
+        for (at, frame) in frames.iter().enumerate() {
+            let made_before = fx.made.len();
             for port in others.clone() {
                 let buf = fx.cx.pool.copy(frame.buf, frame.len);
                 fx.made.push(NewPacket::new(Frame { buf, ..*frame }, port));
                 self.copies += 1;
             }
+            fx.made_by(made_before, at);
         }
         Verdict::port(own)
     }

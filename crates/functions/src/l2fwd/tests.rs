@@ -72,7 +72,6 @@ fn run(stage: &mut dyn Stage, pool: &mut Pool, input: u8, now: Nanos, sent: &[Se
     let links = [LinkType::Ethernet];
     let mut cx = Context { now, pool, input, links: &links };
     stage.process(&mut cx, &mut batch, &mut out);
-    out.0.sort();
     out.0
 }
 
@@ -97,7 +96,7 @@ proptest! {
                     expected.push((port, bytes(*one)));
                 }
             }
-            expected.sort();
+            // Copies of a frame leave right behind it, whatever train it is in.
             let by_train = run(&mut trains, &mut pool, input, Nanos(now), &sent);
             prop_assert_eq!(&by_train, &expected);
             prop_assert_eq!(run(&mut packets, &mut pool, input, Nanos(now), &sent), expected);
