@@ -61,7 +61,8 @@ pub struct Batch {
     /// The trains, in the order in which they leave. Packets that belong to no flow are trains of one with
     /// [`Frame::NO_FLOW`].
     pub trains: Vec<Train>,
-    /// The port that each train leaves by; empty where all leave by port 0.
+    /// The port that each train leaves by. Trains for which it has none leave by port 0: all of them where it
+    /// is empty.
     pub ports: Vec<u8>,
 }
 

@@ -43,7 +43,9 @@ impl Error for SourceError {
 /// Brings packets in.
 pub trait Source {
     /// Appends up to `max` packets, not yet classified, in the order of arrival; returns how many (0 at the
-    /// end).
+    /// end). Arrival times never decrease, from one packet to the next and from one call to the next: a
+    /// packet whose time is before that of the packet before it is given that one's time, and counts among
+    /// [`clock_backwards`](Self::clock_backwards). Delays are wrong otherwise, and debug builds may panic.
     ///
     /// # Errors
     /// [`SourceError`] where the rest can't be had.

@@ -133,7 +133,10 @@ pub trait Stage: Observe {
     /// Takes a batch, whose packets it now owns, and leaves it empty.
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output);
 
-    /// The time at which it is called although no packet comes; [`Nanos::MAX`] for never.
+    /// The time at which it is called although no packet comes; [`Nanos::MAX`] for never. Once that has come,
+    /// [`on_deadline`](Self::on_deadline) is called until this is a later time: a run in which that happens a
+    /// million times in a row for one time, while no packet leaves the stage and as many are held, ends with
+    /// an error that names the stage.
     fn next_deadline(&self) -> Nanos {
         Nanos::MAX
     }
@@ -144,7 +147,8 @@ pub trait Stage: Observe {
         false
     }
 
-    /// Does everything that is due at or before `cx.now`.
+    /// Does everything that is due at or before `cx.now`: [`next_deadline`](Self::next_deadline) is later
+    /// then.
     fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 
     /// Emits everything that it holds: nothing more will come.

@@ -11,7 +11,7 @@ use slipstream_core::flow_context::Begun;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
-use slipstream_core::stage::{Context, DropReason, Stage, Verdict};
+use slipstream_core::stage::{Context, DropReason, Stage};
 use slipstream_core::time::Nanos;
 use slipstream_wire::LinkType;
 
@@ -309,11 +309,12 @@ impl Output for Downstream<'_> {
         let Some(&first) = batch.ports.first() else {
             return self.hand_on(pool, 0, batch);
         };
-        if batch.ports.iter().all(|p| *p == first) {
+        if batch.ports.len() >= batch.trains.len() && batch.ports.iter().all(|p| *p == first) {
             batch.ports.clear();
             return self.hand_on(pool, first, batch);
         }
-        let ports = std::mem::take(&mut batch.ports);
+        let mut ports = std::mem::take(&mut batch.ports);
+        ports.resize(batch.trains.len(), 0);
         if self.wiring.ordered {
             let mut at = 0;
             while let Some(&port) = ports.get(at) {
@@ -322,7 +323,8 @@ impl Output for Downstream<'_> {
                 at += len;
             }
         } else {
-            let mut done = [false; Verdict::MAX_PORTS as usize];
+            // Also ports that no stage has: what goes there is counted as dropped.
+            let mut done = [false; 1 << u8::BITS];
             for &port in &ports {
                 let Some(done) = done.get_mut(usize::from(port)).filter(|d| !**d) else { continue };
                 *done = true;

@@ -44,6 +44,9 @@ const CALL_BITS: u32 = 40;
 /// One of so many calls is timed, as a power of two.
 const SAMPLED_BITS: u32 = 4;
 
+/// Calls in a row of one stage for the same deadline that come to nothing, at most.
+const MOST_CALLS: u32 = 1_000_000;
+
 /// The stage and the input that a port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
@@ -174,6 +177,16 @@ pub struct Pipeline {
     follows: Option<usize>,
     /// Counts of contexts that sections had.
     counted: Option<ContextCounts>,
+    /// A stage that keeps time from going on, where there is one.
+    stuck: Option<StageError>,
+}
+
+/// Calls in a row of a stage for the same deadline that come to nothing.
+#[derive(Default)]
+struct Repeated {
+    /// Packets that left it, and those that it holds.
+    progress: (u64, u64),
+    count: u32,
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -244,6 +257,7 @@ impl Pipeline {
             laid_out: (FlowContextSettings::OFF, 0),
             follows: None,
             counted: None,
+            stuck: None,
         }
     }
 
@@ -280,14 +294,14 @@ impl Pipeline {
         (0..self.heads.len()).any(|head| self.room(head) < usize::MAX)
     }
 
-    /// Returns true if a stage can write nothing more.
+    /// Returns true if a stage can write nothing more, or time can't go on.
     pub(super) fn failed(&mut self) -> bool {
-        self.ends().any(|end| end.failed())
+        self.stuck.is_some() || self.ends().any(|end| end.failed())
     }
 
-    /// Returns true if what a stage sends by was taken away.
+    /// Returns true if what a stage sends by was taken away, or time can't go on.
     pub(super) fn is_gone(&mut self) -> bool {
-        self.ends().any(|end| end.is_gone())
+        self.stuck.is_some() || self.ends().any(|end| end.is_gone())
     }
 
     /// The stages that write something outside of the pipeline and still can.
@@ -420,16 +434,43 @@ impl Pipeline {
 
     /// Does the same here; the sections behind are told of what comes to them by it, and not of the time.
     fn run_due(&mut self, pool: &mut Pool, now: Nanos) {
+        let (mut last, mut calls) = (None, Repeated::default());
         loop {
             let due =
                 self.nodes.iter().map(|n| n.stage.next_deadline()).enumerate().min_by_key(|(i, d)| (*d, *i));
             let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { break };
+            if last.replace((node, deadline)) == Some((node, deadline)) {
+                self.repeat(node, deadline, &mut calls);
+            } else {
+                calls = Repeated::default();
+            }
+            if self.stuck.is_some() {
+                break;
+            }
             self.deadlines += 1;
             self.later.before = deadline;
             self.later.call = (self.number as u64) << CALL_BITS | self.deadlines;
             self.call(self.base + node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
         }
         (self.later.before, self.later.call) = (Nanos(0), 0);
+    }
+
+    /// Counts calls of a stage for one deadline. Where too many come to nothing, time can't go on.
+    #[inline(never)]
+    fn repeat(&mut self, node: usize, deadline: Nanos, calls: &mut Repeated) {
+        let Some(n) = self.nodes.get(node) else { return };
+        let progress = (n.wiring.packets_out, n.stage.held());
+        if calls.progress != progress {
+            *calls = Repeated { progress, count: 0 };
+        }
+        calls.count += 1;
+        if calls.count >= MOST_CALLS {
+            let (name, kind, at) = (&n.name, n.kind, deadline.0);
+            self.stuck = Some(StageError(format!(
+                "stage `{name}` ({kind}) keeps time from going on: what is due there at {at} ns is still due after \
+                 {MOST_CALLS} calls"
+            )));
+        }
     }
 
     /// Does what is due before `time`, while a call that is not of this section goes on.
@@ -509,8 +550,11 @@ impl Pipeline {
         }
     }
 
-    /// When the next stage wants to be called although no packet comes.
+    /// When the next stage wants to be called although no packet comes; never where that is of no use.
     pub(super) fn next_deadline(&self) -> Nanos {
+        if self.stuck.is_some() {
+            return Nanos::MAX;
+        }
         self.nodes.iter().map(|n| n.stage.next_deadline()).min().unwrap_or(Nanos::MAX)
     }
 
@@ -563,6 +607,9 @@ impl Pipeline {
 
     /// Finishes all files of a replay, or none where one can't be written.
     pub(super) fn finish_all_or_none(&mut self) -> Result<(), StageError> {
+        if let Some(stuck) = self.stuck.take() {
+            return Err(stuck);
+        }
         self.ends().try_for_each(|end| end.flush())?;
         self.finish()
     }
@@ -570,7 +617,7 @@ impl Pipeline {
     /// Finishes all files, also where one can't be; then the first error.
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
         let finished: Vec<_> = self.ends().map(|end| end.finish()).collect();
-        finished.into_iter().collect()
+        self.stuck.take().map_or(Ok(()), Err).and(finished.into_iter().collect())
     }
 
     /// Lets a stage do its work, and the stages behind it theirs, until nothing waits between stages.

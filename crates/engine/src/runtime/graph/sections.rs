@@ -679,6 +679,7 @@ impl Sections {
                 (all, more) => all.or(more),
             };
             pipeline.nodes.append(&mut section.pipeline.nodes);
+            pipeline.stuck = pipeline.stuck.take().or(section.pipeline.stuck.take());
             if let (Ok(()), Some(error)) = (&result, section.error.take()) {
                 result = Err(error);
             }
