@@ -12,6 +12,7 @@ use slipstream_report::{Table, count};
 use super::Outcome;
 use crate::cli::Format;
 use crate::cli::ctl::{Ctl, CtlVerb, Entries, Reach, ReloadArgs};
+use crate::operate::control;
 use crate::ui;
 
 /// Longest wait for an answer: longer than a pipeline needs to say that it could not do it in time.
@@ -50,6 +51,7 @@ struct Client<'a>(BufReader<UnixStream>, &'a Path);
 
 impl<'a> Client<'a> {
     fn new(path: &'a Path) -> anyhow::Result<Self> {
+        control::check_length(path, 0).with_context(|| format!("--control {}", path.display()))?;
         let stream = UnixStream::connect(path).with_context(|| {
             format!(
                 "no pipeline answers at {0}: start one with `slipstream run --control {0}`",

@@ -16,6 +16,8 @@ use slipstream::runtime::StageReport;
 
 use super::{Operation, Shared, server};
 
+/// Bytes of a socket's path at most: `sun_path` of unix(7), where a zero stands behind it.
+const MOST_BYTES: usize = 107;
 /// Longest wait for a report.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait of a request for those before it, and the same where it reads or writes files.
@@ -36,6 +38,18 @@ impl Drop for Socket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Refuses a path that no socket can have, or whose other name, which is `longer` by so many bytes, can't be.
+///
+/// # Errors
+/// It says how long the path is, and how long it may be.
+pub(crate) fn check_length(path: &Path, longer: usize) -> anyhow::Result<()> {
+    let (bytes, most) = (path.as_os_str().len(), MOST_BYTES.saturating_sub(longer));
+    if bytes > most {
+        bail!("this path has {bytes} bytes, and that of a socket has {most} at most");
+    }
+    Ok(())
 }
 
 /// Device and inode of a file, which may be a link.
@@ -64,6 +78,10 @@ pub(crate) fn serve(path: &Path, operation: Shared) -> anyhow::Result<Socket> {
 
 /// A socket at `path` with mode 0600, in place of one that a process before left behind.
 fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
+    // Nobody reaches it before its mode is set: until then it has another name.
+    let name = path.file_name().context("this is no path of a file")?;
+    let made = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    check_length(path, made.as_os_str().len().saturating_sub(path.as_os_str().len()))?;
     match fs::symlink_metadata(path) {
         Ok(about) if !about.file_type().is_socket() => {
             bail!("there is a file of this name, which is no socket")
@@ -71,9 +89,6 @@ fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
         Ok(_) if UnixStream::connect(path).is_ok() => bail!("another process serves there"),
         _ => {}
     }
-    // Nobody reaches it before its mode is set: until then it has another name.
-    let name = path.file_name().context("this is no path of a file")?;
-    let made = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     // A folder for it may be missing, as `/run/slipstream` is after each start of the system.
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         let _ = fs::create_dir(folder);
@@ -221,6 +236,20 @@ fn shown(stage: &StageReport) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_is_too_long_is_refused_with_its_length() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("x".repeat(120));
+        let (bytes, extra) = (path.as_os_str().len(), std::process::id().to_string().len() + 2);
+        let most = 107 - extra;
+        let said = bind(&path).unwrap_err().to_string();
+        assert_eq!(said, format!("this path has {bytes} bytes, and that of a socket has {most} at most"));
+        let longest = scratch.path().join("x".repeat(most - scratch.path().as_os_str().len() - 1));
+        drop(bind(&longest).unwrap());
+        let longer = scratch.path().join("x".repeat(most - scratch.path().as_os_str().len()));
+        assert!(bind(&longer).unwrap_err().to_string().contains(&format!("has {} bytes", most + 1)));
+    }
 
     #[test]
     fn a_socket_takes_nothing_away_but_itself() {

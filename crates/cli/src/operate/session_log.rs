@@ -62,16 +62,22 @@ impl fmt::Display for Target {
     }
 }
 
+/// Returns true of an address with a port that datagrams can be sent to.
+fn has_port(to: &str) -> bool {
+    to.rsplit_once(':').is_some_and(|(_, port)| port.parse().is_ok_and(|port: u16| port > 0))
+}
+
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            Some(("ipfix", to)) if to.contains(':') => Ok(Self::Ipfix(to.to_owned())),
-            Some(("syslog", to)) if to.contains(':') => Ok(Self::Syslog(to.to_owned())),
+            Some(("ipfix", to)) if has_port(to) => Ok(Self::Ipfix(to.to_owned())),
+            Some(("syslog", to)) if has_port(to) => Ok(Self::Syslog(to.to_owned())),
             Some(("json", "-")) => Ok(Self::Json("/dev/stdout".into())),
             Some(("json", path)) if !path.is_empty() => Ok(Self::Json(path.into())),
-            _ => Err("write ipfix:ADDRESS:PORT, syslog:ADDRESS:PORT or json:FILE".to_owned()),
+            _ => Err("write ipfix:ADDRESS:PORT, syslog:ADDRESS:PORT (a port from 1 to 65535) or json:FILE"
+                .to_owned()),
         }
     }
 }

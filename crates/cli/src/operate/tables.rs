@@ -76,6 +76,12 @@ impl Default for Patience {
     }
 }
 
+/// Returns true of a whole number up to `most`, written as numbers of entries are: without a sign or zeros in
+/// front.
+fn is_up_to(text: &str, most: u64) -> bool {
+    text.parse().is_ok_and(|n: u64| n <= most && n.to_string() == text)
+}
+
 /// Refuses a selection by fields that the table doesn't have, or by what no entry can have there.
 fn check(only: &Map<String, Value>, kind: &StateTable) -> anyhow::Result<()> {
     let Some(Value::Object(sample)) = (kind.describe)(&vec![0; kind.record]) else { return Ok(()) };
@@ -86,7 +92,16 @@ fn check(only: &Map<String, Value>, kind: &StateTable) -> anyhow::Result<()> {
         };
         let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
         let (fits, what) = match value {
-            Value::Number(_) => (text.parse::<f64>().is_ok(), "a number"),
+            Value::Number(n) if n.is_u64() => match field.as_str() {
+                "protocol" => (is_up_to(&text, u8::MAX.into()), "a number from 0 to 255"),
+                port if port.ends_with("port") => {
+                    (is_up_to(&text, u16::MAX.into()), "a number from 0 to 65535")
+                }
+                _ => (is_up_to(&text, u64::MAX), "a whole number"),
+            },
+            Value::Number(_) => {
+                (text.parse().is_ok_and(|n: f64| n.is_finite() && n >= 0.0), "a number of at least 0")
+            }
             Value::Bool(_) => (text.parse::<bool>().is_ok(), "true or false"),
             Value::String(shown) if shown.parse::<IpAddr>().is_ok() => {
                 (text.parse::<IpAddr>().is_ok(), "an address")
@@ -306,6 +321,17 @@ mod tests {
             ("remote_port", Value::from("9"), true),
             ("remote_port", Value::from(9), true),
             ("remote_port", Value::from("http"), false),
+            ("remote_port", Value::from("65535"), true),
+            ("remote_port", Value::from("65536"), false),
+            ("remote_port", Value::from(99_999), false),
+            ("remote_port", Value::from("-1"), false),
+            ("remote_port", Value::from("0443"), false),
+            ("remote_port", Value::from(44.5), false),
+            ("protocol", Value::from("255"), true),
+            ("protocol", Value::from("256"), false),
+            ("expires_in_s", Value::from("0.5"), true),
+            ("expires_in_s", Value::from("-0.5"), false),
+            ("expires_in_s", Value::from("inf"), false),
             ("inside", Value::from("10.0.0.1"), true),
             ("inside", Value::from("999"), false),
             ("from_outside", Value::from("true"), true),

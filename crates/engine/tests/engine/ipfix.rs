@@ -1,6 +1,7 @@
 //! IPFIX messages as others read them: the crate `netflow_parser`, and tshark where it is installed.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use netflow_parser::variable_versions::ipfix::FlowSetBody;
@@ -8,6 +9,7 @@ use netflow_parser::{NetflowPacket, NetflowParser};
 use proptest::prelude::*;
 use slipstream::functions::flow_stats::{EndReason, FlowRecord};
 use slipstream::functions::ipfix::{Exporter, IpfixConfig};
+use slipstream::pipeline::Plan;
 use slipstream::time::Nanos;
 use slipstream_wire::checksum::{fill_ip, fill_transport};
 use slipstream_wire::{FlowKey, LinkType, classify};
@@ -221,4 +223,13 @@ fn tshark_reads_what_was_written() {
         records.iter().filter(|r| r.key.is_ipv6() == v6).map(|r| r.key.src().to_string()).collect()
     };
     assert_eq!((column(3), column(4)), (sources(false), sources(true)));
+}
+
+/// Records that are to go to port 0 would all be lost.
+#[test]
+fn no_collector_is_at_port_0() {
+    let graph = "in :: null -> flow_stats(export=\"udp:127.0.0.1:0\") -> null";
+    let built = Plan::from_graph(graph, None, None, Path::new("")).and_then(|plan| plan.build(1));
+    let said = built.unwrap_err().to_string();
+    assert!(said.contains("127.0.0.1:0: nobody listens at port 0"), "{said}");
 }

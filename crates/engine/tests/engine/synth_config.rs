@@ -49,6 +49,13 @@ fn absurd_settings_are_refused() {
     assert_eq!(refused(SynthConfig { copies: 0, ..ok() }), SynthError::Copies(0));
     assert_eq!(refused(SynthConfig { copies: 2, ..ok() }), SynthError::CopiesOfPlain(2));
     assert_eq!(refused(SynthConfig { start: u64::MAX, ..ok() }), SynthError::Start(u64::MAX));
+    let slow = |packets| SynthConfig { rate: Rate::Bits(1), size: Size::Fixed(1500), packets, ..ok() };
+    // 12,000 s a packet.
+    assert!(Synth::new(slow((1 << 63) / 12_000_000_000_000)).is_ok());
+    let said = refused(slow((1 << 63) / 12_000_000_000_000 + 1)).to_string();
+    assert_eq!(said, "rate: 768615 packets at 1 bps last longer than 2^63 ns, which are 292 years");
+    let most = SynthConfig { packets: u64::MAX, rate: Rate::Packets(1), ..ok() };
+    assert!(matches!(refused(most), SynthError::TooLong { packets: u64::MAX, .. }));
     assert_eq!(refused(SynthConfig { snap_len: Some(13), ..ok() }), SynthError::SnapLen(13));
     assert!(Synth::new(SynthConfig { copies: 2, profile: Profile::Campus, ..ok() }).is_ok());
 }

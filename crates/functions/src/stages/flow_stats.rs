@@ -90,6 +90,9 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
     if let Some(address) = text.strip_prefix("udp:") {
         let to = address.to_socket_addrs().map_err(wrong)?.next();
         let to = to.ok_or_else(|| BuildError::setting("export", format!("{address}: no such host")))?;
+        if to.port() == 0 {
+            return Err(BuildError::setting("export", format!("{address}: nobody listens at port 0")));
+        }
         let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)).map_err(wrong)?;
         // A full socket buffer must not stop packets: the message is lost, and counted.

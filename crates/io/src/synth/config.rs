@@ -248,6 +248,21 @@ impl SynthConfig {
         if size < needed {
             return Err(SynthError::SizeBelowHeaders { size, needed });
         }
+        self.validate_length()
+    }
+
+    /// Checks that the times of all packets have 64 bits, were all of them as large as can be. What comes at
+    /// random may take longer, but not twice as long where it is so much.
+    fn validate_length(&self) -> Result<(), SynthError> {
+        let (units, per_second, unit) = match self.rate {
+            Rate::Packets(rate) => (1, rate, "pps"),
+            Rate::Bits(rate) => (8 * u128::from(self.size.max()), rate, "bps"),
+        };
+        let ns = u128::from(self.packets) * units * 1_000_000_000 / u128::from(per_second);
+        if ns >= 1 << 63 {
+            let rate = format!("{per_second} {unit}");
+            return Err(SynthError::TooLong { packets: self.packets, rate });
+        }
         Ok(())
     }
 

@@ -35,6 +35,14 @@ pub enum SynthError {
     /// A rate of 0, or above 1 packet (10,000 bits) a nanosecond.
     #[error("rate: {0} is not in 1 pps..1 Gpps, or 1 bps..10 Tbps")]
     Rate(u64),
+    /// So many packets that their times could overflow.
+    #[error("rate: {packets} packets at {rate} last longer than 2^63 ns, which are 292 years")]
+    TooLong {
+        /// Packets.
+        packets: u64,
+        /// The rate, in words.
+        rate: String,
+    },
     /// A frame size out of range.
     #[error("size: {0} is not in {MIN_FRAME}..={MAX_FRAME} bytes")]
     Size(u32),

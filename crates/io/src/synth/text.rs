@@ -39,6 +39,14 @@ impl Size {
         }
     }
 
+    /// The largest size that can occur.
+    pub(super) fn max(&self) -> u32 {
+        match self {
+            Self::Fixed(size) | Self::Range(_, size) => *size,
+            Self::Mix(mix) => mix.iter().filter(|m| m.1 > 0).map(|m| m.0).max().unwrap_or(0),
+        }
+    }
+
     pub(super) fn validate(&self) -> Result<(), SynthError> {
         let check = |size: u32| {
             if (MIN_FRAME..=MAX_FRAME).contains(&size) { Ok(()) } else { Err(SynthError::Size(size)) }

@@ -29,7 +29,16 @@ fn targets_are_read() {
     assert_eq!("syslog:[::1]:514".parse(), Ok(Target::Syslog("[::1]:514".into())));
     assert_eq!("json:/var/log/nat".parse(), Ok(Target::Json("/var/log/nat".into())));
     assert_eq!("json:-".parse(), Ok(Target::Json("/dev/stdout".into())));
-    for wrong in ["", "json:", "ipfix:10.0.0.1", "file", "udp:1.2.3.4:5"] {
+    for wrong in [
+        "",
+        "json:",
+        "ipfix:10.0.0.1",
+        "file",
+        "udp:1.2.3.4:5",
+        "ipfix:10.0.0.1:0",
+        "syslog:10.0.0.1:65536",
+        "syslog:[::1]",
+    ] {
         assert!(wrong.parse::<Target>().is_err(), "{wrong}");
     }
 }
