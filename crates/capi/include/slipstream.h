@@ -419,7 +419,8 @@ typedef struct slip_sketch_config {
      */
     const char *kind;
     /**
-     * The most bytes that its tables may take; not of "exact", whose table grows with the keys.
+     * The most bytes that its tables may take, up to 64 GiB; not of "exact", whose table grows with the
+     * keys.
      */
     uint64_t memory;
     /**

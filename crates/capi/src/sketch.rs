@@ -29,7 +29,8 @@ pub struct slip_sketch_config {
     /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
     /// "space-saving".
     pub kind: *const c_char,
-    /// The most bytes that its tables may take; not of "exact", whose table grows with the keys.
+    /// The most bytes that its tables may take, up to 64 GiB; not of "exact", whose table grows with the
+    /// keys.
     pub memory: u64,
     /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
     /// where somebody may choose keys.

@@ -201,6 +201,7 @@ static void sketches(void)
     c.kind = "no-such", CHECK(slip_sketch_new(&c, why, sizeof why) == NULL && strstr(why, "there are count-min"));
     c.kind = NULL, c.key_length = 5, CHECK(slip_sketch_new(&c, why, sizeof why) == NULL && strstr(why, "4, 8, 13 and 16"));
     c.key_length = 4, c.memory = 0, CHECK(slip_sketch_new(&c, why, sizeof why) == NULL && strstr(why, "too few"));
+    c.memory = 1ull << 62, CHECK(slip_sketch_new(&c, why, sizeof why) == NULL && strstr(why, "64 GiB at most"));
     c.size = 4097, CHECK(slip_sketch_new(&c, why, sizeof why) == NULL && strstr(why, "more than any version"));
     c.size = sizeof c;
     c.memory = 1 << 16, c.seed = 1;

@@ -162,7 +162,8 @@ impl fmt::Display for Kind {
 /// The size of a sketch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// The most bytes that its tables may take. [`Exact`] takes what it needs.
+    /// The most bytes that its tables may take, up to [`MAX_MEMORY`](Self::MAX_MEMORY). [`Exact`] takes what
+    /// it needs.
     Memory(usize),
     /// As large as an accuracy needs.
     Accuracy {
@@ -276,6 +277,9 @@ pub(crate) fn need(kind: Kind, bytes: usize) -> Result<(), BuildError> {
 pub(crate) const MAX_CELLS: usize = 1 << 30;
 
 impl Size {
+    /// The most bytes that a budget may have: 64 GiB.
+    pub const MAX_MEMORY: u64 = 64 << 30;
+
     /// The most bytes that its tables may take, where that is what it says.
     #[must_use]
     pub const fn budget(self) -> Option<usize> {
@@ -295,6 +299,10 @@ impl Size {
                 wrong("the confidence", "above 0 and below 1")
             }
             Self::Accuracy { flows: 0, .. } => wrong("the number of flows", "at least 1"),
+            // The table of everything goes by no budget.
+            Self::Memory(bytes) if bytes as u64 > Self::MAX_MEMORY && kind != Kind::Exact => {
+                wrong("the memory", "64 GiB at most")
+            }
             other => Ok(other),
         }
     }

@@ -266,6 +266,10 @@ fn sizes_that_are_possible_are_kept_and_others_are_errors() {
         if kind != Kind::Exact {
             let error = make(Size::Memory(0)).unwrap_err();
             assert!(matches!(error, BuildError::TooSmall { budget: 0, .. }), "{kind}: {error}");
+            for memory in [(64 << 30) + 1, usize::MAX / 2, usize::MAX] {
+                let error = make(Size::Memory(memory)).map(drop).unwrap_err().to_string();
+                assert_eq!(error, format!("{kind}: the memory must be 64 GiB at most"));
+            }
         }
         let accuracy = |error, confidence, flows| Size::Accuracy { error, confidence, flows };
         for (error, confidence, flows) in [
