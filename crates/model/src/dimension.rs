@@ -240,11 +240,12 @@ fn unreachable(at_most: &[Candidate], target: Target) -> String {
     let least =
         |f: &dyn Fn(&Solution) -> f64| at_most.iter().map(|c| f(&c.solution)).fold(f64::INFINITY, f64::min);
     let cores = at_most.first().map_or(0, |c| c.cores);
+    let loss = |p: f64| if p == 0.0 { "0".to_owned() } else { format!("{p:.2e}") };
     let mut text = format!(
-        "with {cores} {} the least loss is {:.2e}, and {:.2e} is allowed",
+        "with {cores} {} the least loss is {}, and {} is allowed",
         if cores == 1 { "core" } else { "cores" },
-        least(&|s| s.p_loss),
-        target.p_loss
+        loss(least(&|s| s.p_loss)),
+        loss(target.p_loss)
     );
     if let Some(most) = target.p99_sojourn_ns {
         let shortest = least(&|s| s.sojourn.quantile_ns(0.99));
@@ -304,6 +305,15 @@ mod tests {
         assert!((long.max_core_pps / short.max_core_pps - 1.0).abs() < 0.01);
         let too_long = sized(200e6, 1000.0, 1e-5).unwrap_err().to_string();
         assert!(too_long.contains("0.32") && too_long.contains("in slots"), "{too_long}");
+    }
+
+    #[test]
+    fn a_loss_of_nothing_is_told_as_nothing() {
+        let target = Target { p_loss: 0.0, p99_sojourn_ns: Some(1.0) };
+        let solved = sized(1e6, 10.0, 1e-5).unwrap().best;
+        let solution = Solution { p_loss: 0.0, ..solved.solution.clone() };
+        let text = unreachable(&[Candidate { solution, ..solved }], target);
+        assert!(text.contains("least loss is 0, and 0 is allowed"), "{text}");
     }
 
     /// A poll of nothing that takes longer than a full batch: cores with few packets have them wait for it,
