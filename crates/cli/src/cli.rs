@@ -181,7 +181,7 @@ pub(crate) struct Reframe {
     pub(crate) stamp: Stamp,
     /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them
     /// asks the ports.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, visible_alias = "threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     /// With several inputs of the folder of OUT: replace OUT though it is there already, and may be an input
     /// as well, the last one of *.pcap. A single input needs no such word.
@@ -293,7 +293,7 @@ pub(crate) struct Run {
     pub(crate) pipeline: PipelineArgs,
     /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them
     /// asks the ports.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, visible_alias = "threads", value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     #[command(flatten)]
     pub(crate) live: Live,

@@ -191,7 +191,7 @@ pub(crate) struct Measure {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tunnel: Tunnel,
     /// Worker threads; all cores by default. Results don't depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, visible_alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) workers: Option<u16>,
     /// Write the sketches of all epochs to a file, for `measure merge` and `measure query`.
     #[arg(long, value_name = "FILE")]

@@ -276,7 +276,7 @@ pub(crate) struct Sweep {
     #[command(flatten)]
     pub(crate) server: Server,
     /// Threads; all cores by default.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, visible_alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
     /// Write the result as one HTML file with charts.
     #[arg(long, alias = "html", value_name = "FILE.html")]

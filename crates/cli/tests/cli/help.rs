@@ -173,3 +173,17 @@ fn version_and_usage() {
     run(["frobnicate"]).with(2).silent().saying(&["frobnicate"]);
     run(["analyze"]).with(2).silent().saying(&["<TRACE>"]);
 }
+
+/// One name for the number of threads does in every verb that takes one.
+#[test]
+fn threads_are_workers_in_every_verb() {
+    let campus = traces().join("campus.pcap.gz");
+    let campus = campus.to_str().unwrap();
+    let graph = ["run", "-i", campus, "-o", "null", "-e", "reframe"];
+    for words in [&["analyze", campus][..], &["reframe", campus, "null"], &["measure", campus], &graph] {
+        for name in ["--threads", "--workers"] {
+            run([words, &[name, "2"]].concat()).with(0);
+            run([words, &[name, "0"]].concat()).with(2).silent();
+        }
+    }
+}
