@@ -47,6 +47,10 @@ const SIGNATURES: &[(usize, &[u8], &str, &str)] = &[
     (0, b"PAR1", "a Parquet table", TEXT),
     (0, b"SQLite format 3\0", "an SQLite database", TEXT),
     (0, b"#!", "a shell script", TEXT),
+    (0, b"SLIPPART", "a part of an analysis by slipstream", "join parts with `slipstream analyze merge`"),
+    (0, b"SLIPMEAS", "a state saved by slipstream", "ask it with `slipstream measure query`"),
+    (0, b"SLPPOLL1", "a poll log of slipstream", "hand it to `slipstream model fit`"),
+    (0, b"SLPSTATE", "a state of `slipstream run --state`", TEXT),
     (0, b"version https://git-lfs", "a Git LFS pointer", "fetch the file with `git lfs pull`"),
 ];
 
