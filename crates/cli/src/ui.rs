@@ -4,12 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -63,6 +65,19 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
         }
     }
     all
+}
+
+/// The error of a file that can't be read, in the words that captures have.
+pub(crate) fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
+    let name = path.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("{name}: no such file"),
+        io::ErrorKind::PermissionDenied => {
+            anyhow!("{name}: permission to read it is denied; check its mode and that of its directories")
+        }
+        io::ErrorKind::IsADirectory => anyhow!("{name}: is a directory; name a file"),
+        _ => anyhow::Error::from(error).context(name.to_string()),
+    }
 }
 
 /// The error of a run that the user ended (Ctrl-C, or a request to terminate) before it had a result.

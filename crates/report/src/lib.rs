@@ -13,7 +13,7 @@ mod table;
 mod text;
 
 pub use page::{PageError, STYLE, page};
-pub use table::Table;
+pub use table::{Sheet, Table};
 pub use text::{
     bit_rate, count, number, packet_rate, per_second, plural, rates, share, time, visible, with_error,
 };

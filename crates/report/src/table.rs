@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
+
 use crate::text::visible;
 
 /// Width of prose where the result doesn't go to a terminal.
@@ -28,6 +30,15 @@ enum Kind {
 struct Row {
     kind: Kind,
     cells: Vec<String>,
+}
+
+/// The figures under a heading, as a page shows them.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub struct Sheet {
+    title: String,
+    /// The names of the columns, where there is more than one beside the labels.
+    head: Option<Vec<String>>,
+    rows: Vec<Vec<String>>,
 }
 
 impl Table {
@@ -68,6 +79,23 @@ impl Table {
         }
         out.truncate(out.trim_end().len());
         out
+    }
+
+    /// The figures by their headings, for a page; words are left out. Of rows with several figures the first
+    /// one names the columns.
+    #[must_use]
+    pub fn sheets(&self) -> Vec<Sheet> {
+        let blocks = self.rows.chunk_by(|_, next| next.kind != Kind::Title);
+        let sheet = |block: &[Row]| {
+            let title =
+                block.iter().filter(|r| r.kind == Kind::Title).flat_map(|r| r.cells.clone()).collect();
+            let figures = block.iter().filter(|r| r.kind == Kind::Figures).map(|r| r.cells.clone());
+            let mut rows: Vec<_> = figures.collect();
+            let named = rows.first().is_some_and(|first| first.len() > 2);
+            let head = named.then(|| rows.remove(0));
+            Sheet { title, head, rows }
+        };
+        blocks.map(sheet).filter(|sheet| !sheet.rows.is_empty()).collect()
     }
 }
 

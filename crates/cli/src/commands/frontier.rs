@@ -30,7 +30,11 @@ pub(super) fn measure(args: &cli::Analyze, arrivals: &Arrivals) -> anyhow::Resul
 }
 
 /// The frontier as rows of a table.
-pub(super) fn as_table(t: &mut Table, frontier: &Frontier) {
+pub(crate) fn as_table(t: &mut Table, frontier: &Frontier) {
+    // Without a packet that has a flow there is nothing to tell.
+    if frontier.holds.iter().all(|b| b.fixed.mean_train.is_nan()) {
+        return;
+    }
     t.title("Mean delay at equal mean train");
     t.row([
         "hold",
@@ -54,7 +58,11 @@ pub(super) fn as_table(t: &mut Table, frontier: &Frontier) {
             time(b.clairvoyant.map(|p| p.mean_delay_ns)),
             delay(b.fixed.futile_wait_ns),
             delay(b.adaptive.futile_wait_ns),
-            time(b.adaptive.price_ns.map(|ns| ns as f64)),
+            match b.adaptive.price_ns {
+                // As it is set: the highest price makes a fixed hold.
+                Some(ns) if b.is_fixed() => Duration(ns).to_string(),
+                ns => time(ns.map(|ns| ns as f64)),
+            },
         ]);
     }
 }

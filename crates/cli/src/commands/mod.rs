@@ -2,7 +2,7 @@
 
 mod analyze;
 mod ctl;
-mod frontier;
+pub(crate) mod frontier;
 mod lab;
 mod measure;
 mod model;

@@ -12,7 +12,7 @@ mod verdict;
 pub(crate) use groups::GroupTable;
 use serde::Serialize;
 use slipstream_lab::frontier::Frontier;
-use slipstream_report::{PageError, count, number, page, rates, share, time, visible};
+use slipstream_report::{PageError, Sheet, Table, count, number, page, rates, share, time, visible};
 use slipstream_trace::{Endpoint, EndpointSide, Groups, Report, Sequence, Window};
 use verdict::best_window;
 pub(crate) use verdict::verdict;
@@ -40,6 +40,8 @@ struct Page {
     command: String,
     burst: Option<u32>,
     several: bool,
+    /// The two traces beside each other, where that was asked for.
+    sheets: Vec<Sheet>,
     sections: Vec<Section>,
 }
 
@@ -58,6 +60,7 @@ struct Section {
     figures: Vec<Figure>,
     windows: Vec<WindowTable>,
     groups: Option<GroupTable>,
+    frontier: Vec<Sheet>,
     endpoints: Vec<[String; 11]>,
 }
 
@@ -85,11 +88,11 @@ struct WindowTable {
     rows: Vec<Vec<String>>,
 }
 
-/// The page for traces, in order; of several, the total comes first.
+/// The page for traces, in order; of several, the total comes first, behind what compares them.
 ///
 /// # Errors
 /// Only where the template doesn't fit what it is given.
-pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, PageError> {
+pub(crate) fn html(subjects: &[Subject<'_>], beside: &Table) -> Result<String, PageError> {
     let sections: Vec<Section> = subjects.iter().enumerate().map(|(i, s)| section(i, s)).collect();
     let values = Page {
         title: sections.first().map(|s| s.name.clone()).unwrap_or_default(),
@@ -97,6 +100,7 @@ pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, PageError> {
         command: ui::command_line(),
         burst: subjects.iter().flat_map(|s| &s.report.ip.windows).map(|w| w.burst).next(),
         several: sections.len() > 1,
+        sheets: beside.sheets(),
         sections,
     };
     page(include_str!("report.html"), values)
@@ -120,9 +124,16 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
             .map(|(name, s)| window_table(name, s))
             .collect(),
         groups: subject.groups.map(GroupTable::new),
+        frontier: subject.frontier.map(frontier_sheets).unwrap_or_default(),
         endpoints: report.top_endpoints.iter().map(endpoint).collect(),
         id,
     }
+}
+
+fn frontier_sheets(frontier: &Frontier) -> Vec<Sheet> {
+    let mut table = Table::default();
+    crate::commands::frontier::as_table(&mut table, frontier);
+    table.sheets()
 }
 
 fn cards(report: &Report) -> Vec<Card> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
-use slipstream_report::{number, page};
+use slipstream_report::{Sheet, Table, number, page};
 
 use super::Figure;
 use crate::replace::Replacement;
@@ -16,6 +16,7 @@ pub(crate) struct Page {
     version: &'static str,
     command: String,
     figures: Vec<Figure>,
+    sheets: Vec<Sheet>,
 }
 
 /// Lines of a chart, with the names of its axes.
@@ -83,6 +84,7 @@ impl Page {
             version,
             command: ui::command_line(),
             figures: Vec::new(),
+            sheets: Vec::new(),
         }
     }
 
@@ -104,6 +106,11 @@ impl Page {
         };
         let (title, caption) = (title.to_owned(), caption.to_owned());
         self.figures.push(Figure { title, svg: chart.render(), caption, source: "" });
+    }
+
+    /// Adds the figures of a table.
+    pub(crate) fn figures_of(&mut self, table: &Table) {
+        self.sheets.extend(table.sheets());
     }
 
     /// Writes the page.

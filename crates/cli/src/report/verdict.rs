@@ -1,7 +1,7 @@
 //! The verdict on a trace, in words: what holding its packets is worth, and its price.
 
 use slipstream_lab::frontier::Frontier;
-use slipstream_report::share;
+use slipstream_report::{share, time};
 use slipstream_trace::{Sequence, Window};
 
 use super::short_time;
@@ -47,7 +47,9 @@ pub(crate) fn verdict(ip: &Sequence, frontier: Option<&Frontier>) -> String {
 /// where that was measured.
 fn price(best: &Window, frontier: Option<&Frontier>) -> Option<String> {
     let hold = short_time(best.window_ns as f64);
-    let alone = share(Some(1.0 - best.share_packets_in_trains?));
+    // Its unit goes with a number, whatever the width.
+    let whole = |text: String| text.replace(' ', "\u{a0}");
+    let alone = whole(share(Some(1.0 - best.share_packets_in_trains?)));
     let beside = frontier.and_then(|f| f.holds.iter().find(|b| b.fixed.hold_ns == best.window_ns));
     let Some(beside) = beside else {
         return Some(format!(
@@ -55,19 +57,19 @@ fn price(best: &Window, frontier: Option<&Frontier>) -> Option<String> {
              their trains; --frontier tells the mean delay for each trace."
         ));
     };
-    let time = |ns: f64| short_time(ns);
+    let mean = |ns: f64| whole(time(Some(ns)));
     let fixed = format!(
         "The price: packets wait {} on average, {} of which in vain, alone in their trains ({alone} of them).",
-        time(beside.fixed.mean_delay_ns),
-        time(beside.fixed.futile_wait_ns)
+        mean(beside.fixed.mean_delay_ns),
+        mean(beside.fixed.futile_wait_ns)
     );
     Some(if beside.is_fixed() {
         format!("{fixed} Nothing that an adaptive hold learns makes them wait less.")
     } else {
         format!(
             "{fixed} The adaptive hold gives trains of that length for {} on average, {} of which in vain.",
-            time(beside.adaptive.mean_delay_ns),
-            time(beside.adaptive.futile_wait_ns)
+            mean(beside.adaptive.mean_delay_ns),
+            mean(beside.adaptive.futile_wait_ns)
         )
     })
 }

@@ -9,6 +9,8 @@ use parquet::record::RowAccessor;
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 
+use crate::common::{campus, run, scratch, small, text};
+
 fn analyze(folder: &Path, arguments: &[&str]) -> Output {
     let run = Command::new(env!("CARGO_BIN_EXE_slipstream"))
         .arg("analyze")
@@ -207,4 +209,54 @@ fn a_failed_analysis_leaves_older_files_alone() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(fs::read(folder.path().join("r.html")).unwrap(), b"old");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// A page has what was asked for: two traces beside each other, and the frontier's figures.
+#[test]
+fn a_page_has_the_comparison_and_the_frontier() {
+    let dir = scratch();
+    let page = dir.path().join("p.html");
+    let trace = campus();
+    let words = ["analyze", "--diff", "--frontier", text(&trace), text(small()), "--report", text(&page)];
+    run(words).with(0);
+    let page = std::fs::read_to_string(page).unwrap();
+    for figure in ["SLF after of a hold of 64us", "<h3>Mean delay at equal mean train</h3>"] {
+        assert!(page.contains(figure), "{figure}");
+    }
+}
+
+/// The frontier tells prices as they are set, and nothing of a trace without a flow.
+#[test]
+fn a_fixed_hold_has_the_price_that_makes_one() {
+    let dir = scratch();
+    let none = dir.path().join("none.pcap");
+    run(["reframe", "--rules", "none", text(small()), text(&none)]).with(0);
+    let table = |trace: &str, window: &str| {
+        let ended = run(["analyze", "--frontier", "--burst", "4", "--window", window, trace]).with(0);
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    assert!(!table(text(&none), "16us").contains("equal mean train"));
+    let fixed = table(text(&campus()), "2us,1s");
+    assert!(fixed.contains("  1000s\n") && !fixed.contains(" min\n"), "{fixed}");
+    // The verdict has the figures of the table, each in one piece.
+    let told = table(text(&campus()), "64us");
+    let row: Vec<&str> =
+        told.lines().rfind(|line| line.starts_with("  64us ")).unwrap().split_whitespace().collect();
+    let words: Vec<&str> = told.split([' ', '\n']).filter(|word| !word.is_empty()).collect();
+    let price = format!("packets wait {}\u{a0}{} on average,", row[2], row[3]);
+    assert!(words.join(" ").contains(&price), "{price}: {told}");
+}
+
+/// Parts of different settings: which settings, and what they are.
+#[test]
+fn parts_that_differ_are_told_by_what_they_differ_in() {
+    let dir = scratch();
+    let [one, two] = ["1.part", "2.part"].map(|name| dir.path().join(name));
+    run(["analyze", "--part", "1/2", "--save", text(&one), text(small())]).with(0);
+    let words = ["analyze", "--part", "2/2", "--save", text(&two), text(small())];
+    run(words.iter().chain(&["--window", "16us", "--burst", "8"])).with(0);
+    run(["analyze", "merge", text(&one), text(&two)])
+        .with(2)
+        .silent()
+        .saying(&["--window (16us,64us,128us and 16us), --burst (32 and 8)"]);
 }

@@ -485,3 +485,38 @@ fn errors_name_what_was_written_and_nothing_else() {
         .silent()
         .saying(&["polls.csv", "two consecutive polls"]);
 }
+
+/// What Slipstream itself wrote is no capture; the message tells whose it is.
+#[test]
+fn files_of_slipstream_are_called_by_their_names() {
+    let dir = scratch();
+    let [part, state] = ["a.part", "a.state"].map(|name| dir.path().join(name));
+    run(["analyze", "--save", text(&part), text(small())]).with(0);
+    run(["measure", "--save", text(&state), text(small())]).with(0);
+    run(["analyze", text(&part)]).with(2).silent().saying(&["slipstream analyze merge"]);
+    run(["analyze", text(&state)]).with(2).silent().saying(&["slipstream measure query"]);
+    let polls = dir.path().join("polls");
+    fs::write(&polls, b"SLPPOLL1\x01\x02").unwrap();
+    run(["measure", text(&polls)]).with(2).silent().saying(&["slipstream model fit"]);
+}
+
+/// Files that are no captures are missed in the same words as captures.
+#[test]
+fn files_that_cannot_be_read_are_told_alike() {
+    let dir = scratch();
+    let (none, folder) = (text(&dir.path().join("none")).to_owned(), text(dir.path()));
+    let small = text(small());
+    for words in [
+        &["analyze", "merge"][..],
+        &["measure", "query"],
+        &["measure", "merge"],
+        &["model", "fit"],
+        &["recommend", small, "--costs"],
+    ] {
+        let ended = run([words, &[none.as_str()]].concat()).with(2).silent().saying(&["none: no such file"]);
+        assert!(!ended.stderr.contains("os error"), "{}", ended.stderr);
+    }
+    for words in [&["analyze", "merge"][..], &["measure", "query"], &["recommend", small, "--costs"]] {
+        run([words, &[folder]].concat()).with(2).silent().saying(&["is a directory; name a file"]);
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::common::{campus, run, scratch, small, text};
+use crate::common::{campus, run, run_with, scratch, small, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -450,4 +450,35 @@ fn a_window_that_does_not_add_up_fails_alone() {
     let changes =
         run(["measure", text(&files.path("trace")), "--task", "heavy-changes"].iter().chain(&words));
     changes.with(2).saying(&["the window from 4000000000 ns"]);
+}
+
+/// A state may come from a pipe.
+#[test]
+fn a_state_is_read_from_stdin() {
+    let files = Files::new();
+    let state = files.text("a.state");
+    measure(small(), &["--save", &state]);
+    let bytes = std::fs::read(&state).unwrap();
+    for verb in ["query", "merge"] {
+        let named = run(["measure", verb, "--format", "json", &state]).with(0).json();
+        let piped = run_with(&bytes, &["measure", verb, "--format", "json", "-"]).with(0).json();
+        assert_eq!(named, piped, "{verb}");
+    }
+}
+
+/// People see when an epoch was, and that a window is one.
+#[test]
+fn epochs_and_windows_are_told_with_their_times() {
+    let campus = campus();
+    let table = |words: &[&str]| {
+        let ended = run(["measure", text(&campus), "--task", "cardinality"].iter().chain(words)).with(0);
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    let epochs = table(&["--epoch", "40ms"]);
+    for title in ["Epoch 0 (+0 to +40ms): ", "Epoch 1 (+40ms to +80ms): "] {
+        assert!(epochs.contains(title), "{epochs}");
+    }
+    let windows = table(&["--window", "40ms", "--slide", "20ms", "--sketch", "exaloglog"]);
+    assert!(windows.contains("Window 1 (+20ms to +60ms): ") && !windows.contains("Epoch"), "{windows}");
+    assert!(table(&[]).contains("Epoch 0: 24,000 packets"));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use slipstream::io::capture::{CaptureWriter, Format, Interface, WriterOptions};
 use slipstream::time::Nanos;
 
-use crate::common::{run, scratch, text};
+use crate::common::{campus, run, scratch, text};
 
 const SERVICE: [&str; 4] = ["--service-base", "100ns", "--service-per-packet", "20ns"];
 
@@ -63,4 +63,34 @@ fn settings_that_would_change_nothing_are_refused() {
     let words = ["model", "solve", "--mean", "1000", "--seed", "2"];
     run(words.into_iter().chain(SERVICE)).with(2).silent().saying(&["--simulate"]);
     run(["model", "fit", text(&log), "--clock", "2000"]).with(2).silent().saying(&["times are in ns"]);
+}
+
+/// What is recommended can be run: with the burst that was asked for, too.
+#[test]
+fn a_recommended_adaptive_hold_names_its_burst() {
+    let told = |burst: &str| {
+        let words = ["--hold-cost", "0", "--holds", "0,200us", "--load", "1.2", "--format", "json"];
+        let asked = ["recommend", text(&campus()), "--burst", burst].map(str::to_owned);
+        let result = run(asked.into_iter().chain(words.map(str::to_owned))).with(0).json();
+        result["recommended"]["price"].as_str().unwrap().to_owned()
+    };
+    let (three, usual) = (told("3"), told("32"));
+    assert!(three.contains(" --admit adaptive --budget price=") && three.ends_with(" --burst 3."), "{three}");
+    assert!(usual.contains(" --admit adaptive") && !usual.contains("--burst"), "{usual}");
+}
+
+/// The page has what the table has: what the answer rests on, and every hold.
+#[test]
+fn a_page_of_recommend_has_its_figures() {
+    let dir = scratch();
+    let page = dir.path().join("p.html");
+    let words = ["recommend", text(&campus()), "--hold-cost", "60ns", "--holds", "0,32us", "--load", "1.2"]
+        .map(str::to_owned);
+    run(words.into_iter().chain(["--report".to_owned(), text(&page).to_owned()])).with(0);
+    let page = std::fs::read_to_string(page).unwrap();
+    for figure in
+        ["load is taken at", "a train costs (α)", "<h3>Holds</h3>", "mean latency</th>", ">32us</th>"]
+    {
+        assert!(page.contains(figure), "{figure}");
+    }
 }

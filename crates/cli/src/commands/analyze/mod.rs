@@ -164,10 +164,15 @@ impl Output {
         Ok(Self { page, flows, written: Vec::new() })
     }
 
-    fn write(self, analyzed: &[Analyzed], total: &Total<'_>) -> anyhow::Result<()> {
+    fn write(
+        self,
+        analyzed: &[Analyzed],
+        total: &Total<'_>,
+        diff: Option<&Difference>,
+    ) -> anyhow::Result<()> {
         let mut written = self.written;
         if let Some(file) = self.page {
-            written.push(write_page(file, analyzed, total)?);
+            written.push(write_page(file, analyzed, total, diff)?);
         }
         if let Some(file) = self.flows {
             written.push(write_flows(file, analyzed)?);
@@ -186,7 +191,7 @@ impl Output {
         let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
         let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
         let whole = Total { report: total, groups: None };
-        self.write(analyzed, &whole)?;
+        self.write(analyzed, &whole, None)?;
         let result = Analysis::of(analyzed, whole, None, &[]);
         super::finish(reporting, checks, &serde_json::to_value(&result)?, || {
             let mut t = Table::default();
@@ -252,12 +257,12 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         output.written.push(file.finish()?);
     }
     let whole = Total { report: total, groups: groups.as_ref() };
-    output.write(&analyzed, &whole)?;
     let diff = match analyzed.as_slice() {
         [a, b] if args.diff => Some(Difference::of(args, a, b)?),
         _ if args.diff => bail!("--diff needs both traces"),
         _ => None,
     };
+    output.write(&analyzed, &whole, diff.as_ref())?;
     let result = Analysis::of(&analyzed, whole, diff.as_ref(), &failed);
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
@@ -397,6 +402,7 @@ fn write_page(
     mut file: Replacement,
     analyzed: &[Analyzed],
     total: &Total<'_>,
+    diff: Option<&Difference>,
 ) -> anyhow::Result<Replacement> {
     let mut subjects = Vec::with_capacity(analyzed.len() + 1);
     if analyzed.len() > 1 {
@@ -411,7 +417,11 @@ fn write_page(
         groups: a.groups.as_ref(),
         frontier: a.frontier.as_ref(),
     }));
-    file.write_all(report::html(&subjects)?.as_bytes())?;
+    let mut beside = Table::default();
+    if let Some(diff) = diff {
+        diff.as_table(&mut beside);
+    }
+    file.write_all(report::html(&subjects, &beside)?.as_bytes())?;
     Ok(file)
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
-use slipstream::io::capture::{CaptureError, Span, SpanRead, span_of_part};
+use slipstream::io::capture::{Span, SpanRead, span_of_part};
+use slipstream::text_file;
 use slipstream_trace::{Config, Ending, MergeError, Opening, Place, Stretch, StretchAnalyzer};
 use slipstream_wire::LinkType;
 use tracing::warn;
@@ -17,7 +18,8 @@ use crate::check;
 use crate::cli::{self, PartOf};
 use crate::port::{Input, is_special};
 use crate::replace::{Replacement, refuse_shared};
-use crate::ui::Progress;
+use crate::ui::{Progress, unreadable};
+use crate::units::Duration;
 
 /// The part of its trace that a result is of.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -256,7 +258,7 @@ struct Saved {
 
 impl Saved {
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| CaptureError::open(path, error))?;
+        let bytes = text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))?;
         let stretch = Stretch::from_bytes(&bytes).with_context(|| path.display().to_string())?;
         Ok(Self { path: path.to_owned(), stretch })
     }
@@ -304,6 +306,24 @@ fn joined(mut parts: Vec<Saved>, partly: bool) -> anyhow::Result<Stretch> {
     }
 }
 
+/// The settings of two parts that differ, with their values.
+fn differences(one: &Config, other: &Config) -> String {
+    let list = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(",");
+    let values = |c: &Config| {
+        [
+            ("--window", list(&mut c.windows_ns.iter().map(|ns| Duration(*ns).to_string()))),
+            ("--burst", c.burst.to_string()),
+            ("--top", c.top.to_string()),
+            ("--tunnel", format!("{:?}", c.encapsulation).to_lowercase()),
+            ("batches of flow switches", list(&mut c.switch_batches.iter().map(u32::to_string))),
+        ]
+    };
+    let both = values(one).into_iter().zip(values(other));
+    let differ = both.filter(|((_, a), (_, b))| a != b);
+    let told: Vec<_> = differ.map(|((name, a), (_, b))| format!("{name} ({a} and {b})")).collect();
+    told.join(", ")
+}
+
 /// Joins a part that doesn't join as it is: it is analysed anew, from where the one before ends and with all
 /// packets kept.
 fn rejoin(whole: &mut Saved, next: &Saved, error: MergeError) -> anyhow::Result<()> {
@@ -318,6 +338,10 @@ fn rejoin(whole: &mut Saved, next: &Saved, error: MergeError) -> anyhow::Result<
             "its first packet has no time but that of the one before: make it with --walk"
         }
         MergeError::Gap { .. } => "the file describes further interfaces in between: make it with --walk",
+        MergeError::Settings => {
+            let differ = differences(&whole.stretch.config(), &next.stretch.config());
+            bail!("{names}: {error}; they differ in {differ}")
+        }
         MergeError::Unresolved => "times run backwards from one to the next: make it with --keep-packets",
         _ => bail!("{names}: {error}"),
     };

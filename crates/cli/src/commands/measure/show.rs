@@ -16,6 +16,7 @@ use crate::check::{self, Check};
 use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
 use crate::ui;
+use crate::units::Duration;
 
 /// Prints the result of a task, or those of several, and applies the checks to it.
 pub(super) fn finish(reports: &[Report], format: MeasureFormat, checks: &[Check]) -> anyhow::Result<Outcome> {
@@ -186,18 +187,28 @@ fn as_table(r: &Report) -> String {
     if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
         t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);
     }
+    let windows = r.epoch.contains(" every ");
+    let what = if windows { "Window" } else { "Epoch" };
+    let first = r.epochs.iter().find(|e| e.span.packets > 0).map_or(0, |e| e.span.start_ns);
     for (i, e) in r.epochs.iter().enumerate() {
+        let since = |ns: u64| Duration(ns.saturating_sub(first));
+        let (from, to) = (since(e.span.start_ns), since(e.span.end_ns));
+        let when = if r.epochs.len() > 1 { format!(" (+{from} to +{to})") } else { String::new() };
         let flows = e.flows.map(|f| format!(", {} flows", count(f))).unwrap_or_default();
         let full = if e.saturated { ", saturated" } else { "" };
         let partial = if e.span.partial { ", partial" } else { "" };
         t.title(format!(
-            "Epoch {i}: {} packets, weight {}{flows}{full}{partial}",
+            "{what} {i}{when}: {} packets, weight {}{flows}{full}{partial}",
             count(e.span.packets),
             count(e.weight)
         ));
         match &e.answer {
             Answer::Keys { .. } if i == 0 && r.task == Task::HeavyChanges => {
-                t.row(["changes: from the second epoch on; a shorter --epoch makes more epochs"]);
+                t.row([if windows {
+                    "changes: from the second window on"
+                } else {
+                    "changes: from the second epoch on; a shorter --epoch makes more epochs"
+                }]);
             }
             Answer::Keys { rows, unlisted, .. } => {
                 keys_table(&mut t, rows, e.answer.recall(), r.compared);

@@ -5,24 +5,25 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use slipstream::measure::{Description, EpochLength, Saved, SavedEpoch, Span, empty_state, merge_states};
+use slipstream::text_file;
 use slipstream_sketch::peek;
 use tracing::warn;
 
 use crate::replace::Replacement;
+use crate::ui::unreadable;
 
 /// Writes a file of states.
 pub(super) fn write(saved: &Saved, file: Replacement) -> anyhow::Result<()> {
     file.commit_with(&saved.to_bytes())
 }
 
-/// Reads a file of states.
+/// Reads a file of states; `-` is stdin.
 ///
 /// # Errors
 /// For anything that [`write`] doesn't write.
 pub(super) fn read(path: &Path) -> anyhow::Result<Saved> {
-    let name = || path.display().to_string();
-    let bytes = std::fs::read(path).with_context(name)?;
-    Saved::parse(&bytes).with_context(name)
+    let bytes = text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))?;
+    Saved::parse(&bytes).with_context(|| path.display().to_string())
 }
 
 /// Adds another run's states: epochs by time those of the same time, else the only epoch of each.

@@ -14,6 +14,7 @@ use slipstream_report::time;
 use tracing::warn;
 
 use crate::cli::model::{Arrivals, FitKind, Process, Server, ServiceKind, StartKind};
+use crate::ui::unreadable;
 use crate::units::Nanoseconds;
 
 /// The most interarrival times that are read.
@@ -110,9 +111,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let got = if path.as_os_str() == "-" {
         io::stdin().lock().take(limit).read_to_end(&mut bytes)
     } else {
-        File::open(path).with_context(|| path.display().to_string())?.take(limit).read_to_end(&mut bytes)
+        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
-    if got.with_context(|| path.display().to_string())? as u64 == limit {
+    if got.map_err(|error| unreadable(path, error))? as u64 == limit {
         bail!("{}: too large to be read at once", path.display());
     }
     Ok(bytes)
@@ -130,7 +131,7 @@ pub(super) fn poll_log(path: &Path, clock: Option<f64>) -> anyhow::Result<PollLo
     let from: Box<dyn BufRead> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(File::open(path).with_context(|| name.clone())?))
+        Box::new(BufReader::new(File::open(path).map_err(|error| unreadable(path, error))?))
     };
     Ok(PollLog::read(&name, from, clock)?)
 }

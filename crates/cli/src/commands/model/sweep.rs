@@ -153,7 +153,8 @@ fn report(args: &Sweep, points: &[Point]) -> Page {
     page.figure(
         "loss",
         "Loss against load",
-        "The share of packets that find the queue full; a point at the foot stands for less than 1e-9.",
+        "The share of packets that find the queue full; where an axis begins at 0, a point there stands for less than \
+         1e-9.",
         curves(&|s| s.p_loss).named("load", "share lost").log(),
     );
     page.figure(

@@ -10,6 +10,7 @@ use slipstream_lab::Lab;
 use slipstream_model::Costs;
 
 use crate::cli::recommend::Recommend;
+use crate::ui::unreadable;
 
 /// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
@@ -67,7 +68,7 @@ pub(super) fn of(args: &Recommend) -> anyhow::Result<(Costs, bool, From)> {
 /// what holding costs.
 fn read(path: &Path, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
     let name = || path.display().to_string();
-    let text = text_file::read_at_most(path, MAX_BYTES).with_context(name)?;
+    let text = text_file::read_at_most(path, MAX_BYTES).map_err(|error| unreadable(path, error))?;
     if text.len() as u64 >= MAX_BYTES {
         bail!("{}: too large for a file of costs", name());
     }

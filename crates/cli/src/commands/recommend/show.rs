@@ -1,6 +1,7 @@
 //! The results of `recommend` as a table, as JSON and as a page with charts.
 
 use serde_json::{Value, json};
+use slipstream::reframe::ReframeConfig;
 use slipstream_lab::frontier::Point;
 use slipstream_model::Outlook;
 use slipstream_report::{Table, count, per_second, time, with_error};
@@ -26,7 +27,7 @@ impl Answer {
 
 /// The price of the recommended hold's trains, in a sentence or two: what packets wait for them, and what
 /// they would with an adaptive hold, or if the future were known.
-fn price(a: &Answer) -> Option<String> {
+fn price(args: &Recommend, a: &Answer) -> Option<String> {
     let beside = a.frontier.holds.iter().find(|b| b.fixed.hold_ns == a.best.hold_ns as u64)?;
     let wait = |p: &Point| {
         let (all, futile) = (time(Some(p.mean_delay_ns)), time(Some(p.futile_wait_ns)));
@@ -43,11 +44,13 @@ fn price(a: &Answer) -> Option<String> {
     let adaptive = beside.adaptive;
     if let Some(price) = adaptive.price_ns.filter(|_| !beside.is_fixed()) {
         let share = 100.0 * adaptive.mean_delay_ns / beside.fixed.mean_delay_ns.max(1e-9);
+        let burst = Some(args.burst).filter(|n| *n != ReframeConfig::default().default.burst);
         text += &format!(
-            " With the adaptive hold they wait {} ({share:.0} %): --hold {} --admit adaptive --budget price={}.",
+            " With the adaptive hold they wait {} ({share:.0} %): --hold {} --admit adaptive --budget price={}{}.",
             wait(&adaptive),
             Duration(adaptive.hold_ns),
-            Duration(price)
+            Duration(price),
+            burst.map(|n| format!(" --burst {n}")).unwrap_or_default()
         );
     } else {
         text += " Nothing that an adaptive hold learns makes them wait less.";
@@ -117,7 +120,7 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
     if let Some(map) = best.as_object_mut() {
         map.insert("capacity_gain".into(), a.gain().into());
         map.insert("reason".into(), reason(args, a).into());
-        map.insert("price".into(), price(a).into());
+        map.insert("price".into(), price(args, a).into());
     }
     let mut frontier = json!(a.frontier);
     if let Some(map) = frontier.as_object_mut() {
@@ -157,7 +160,7 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
         ns => format!("Recommended hold: {}", Duration(ns as u64)),
     });
     t.prose([reason(args, a)]);
-    if let Some(price) = price(a) {
+    if let Some(price) = price(args, a) {
         t.prose([price]);
     }
     t.title("Without a hold, and with it");
@@ -227,7 +230,7 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         let title = format!("Hold packets for {}", Duration(best.hold_ns as u64));
         (title, format!("A core can serve {with} instead of {without}, and {through}"))
     };
-    let verdict = format!("{} {gain} {}{costs}", reason(args, a), price(a).unwrap_or_default());
+    let verdict = format!("{} {gain} {}{costs}", reason(args, a), price(args, a).unwrap_or_default());
     let mut page = Page::new(&title, &verdict);
     let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
         (name.to_owned(), a.outlooks.iter().map(|o| (o.hold_ns / 1e3, f(o))).collect::<Vec<_>>())
@@ -259,7 +262,8 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     page.figure(
         "loss",
         "Loss",
-        "The share of packets that find the queue full at this load; a point at the foot stands for less than 1e-9.",
+        "The share of packets that find the queue full at this load; where an axis begins at 0, a point there stands for \
+         less than 1e-9.",
         curves("share lost", vec![line("lost", &|o| o.p_loss)]).log(),
     );
     page.figure(
@@ -303,6 +307,7 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
          more; nothing can be below what knowing the future would give.",
         frontier,
     );
+    page.figures_of(&table(args, a));
     page
 }
 
