@@ -310,4 +310,36 @@ def shard_end(case, binary, _):
                        "fragments that wait, and without their first")
 
 
-SHARDED = (shard_end, shard_stream, shard_xdp_stream, shard_firewall, shard_xdp_firewall, shard_nat, shard_xdp_nat, shard_tap, shard_trouble)
+def shard_begin(case, binary, scratch):
+    """A run that begins under traffic: what comes while one socket after the other is opened comes once."""
+    graph = "in :: af_packet(interface=ma, ring=256) -> out :: af_packet(interface=mb)"
+    with Net() as net:
+        near, over = net.wire("a"), threading.Event()
+        capture = Capture(net, "b", "b0", scratch / "far.pcap")
+        # Datagrams without a checksum, of which only the number changes.
+        frames = [bytearray(udp(net, 0, flow)) for flow in range(64)]
+        sent = [0]
+
+        def send():
+            for frame in frames:
+                frame[40:42] = b"\0\0"
+            while not over.is_set():
+                frame = frames[sent[0] % len(frames)]
+                struct.pack_into("!I", frame, 42, sent[0])
+                near.raw.send(frame)
+                sent[0] += 1
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            for _ in range(4):
+                ended(case, Middlebox(net, binary, "run", *JSON, "--shards", "32", "-e", graph).ready())
+        finally:
+            over.set()
+            thread.join()
+        got = [number for _, number in map(number_of, capture.frames(case))]
+        case.check(len(got) > 100, f"{len(got)} packets of {sent[0]}")
+        case.equal(len(got) - len(set(got)), 0, f"packets that came twice, of {len(got)}")
+
+
+SHARDED = (shard_begin, shard_end, shard_stream, shard_xdp_stream, shard_firewall, shard_xdp_firewall, shard_nat, shard_xdp_nat, shard_tap, shard_trouble)

@@ -22,7 +22,10 @@ const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 /// Returns the accumulator.
 const BPF_A: u32 = 0x10;
 
-fn plain(code: u32, k: u32) -> sock_filter {
+/// A program of one instruction, which takes no packet.
+pub(super) const NOTHING: sock_filter = plain(BPF_RET | BPF_K, 0);
+
+const fn plain(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 

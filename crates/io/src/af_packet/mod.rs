@@ -152,8 +152,12 @@ impl Options {
             socket.bypass_queueing().map_err(failed("bypassing traffic control"))?;
         }
         socket.send_buffer(self.send_buffer as i32).map_err(failed("setting the send buffer"))?;
+        let group = self.fanout.filter(|_| receive);
+        if group.is_some() {
+            socket.take_nothing().map_err(failed("setting a filter"))?;
+        }
         socket.bind(info.index, receive).map_err(failed("binding to the interface"))?;
-        if let (true, Some(group)) = (receive, self.fanout) {
+        if let Some(group) = group {
             let joined = socket.fanout(group, &fanout::program());
             joined.map_err(|error| match error.raw_os_error() {
                 Some(libc::EINVAL | libc::EALREADY | libc::ENOSPC) => {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
 
+use super::fanout;
 use crate::offload::HEADER;
 
 /// Packets that one system call sends at most.
@@ -160,14 +161,20 @@ impl Socket {
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
     }
 
+    /// Takes nothing of what comes, until it has joined a group.
+    pub(super) fn take_nothing(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program_of(&[fanout::NOTHING]))
+    }
+
     /// Shares the interface's packets with all sockets of this group: the program's result says which one
-    /// gets a packet.
+    /// gets a packet. Up to then it [took nothing](Self::take_nothing): a socket has to be bound before it
+    /// can join, and would get packets that the group's other sockets get, too.
     pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
         let kind = libc::PACKET_FANOUT_CBPF;
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32)?;
         // The kernel copies the program, which outlives the call.
-        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program_of(program))
     }
 
     /// The next packet that was too long for the ring, with its header; its length.
@@ -264,6 +271,11 @@ impl Socket {
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }
+}
+
+/// A program for the classic packet filter as a system call takes it, as long as the program is there.
+fn program_of(program: &[libc::sock_filter]) -> libc::sock_fprog {
+    libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() }
 }
 
 /// A question about the interface of this name; `ENODEV` where none can have it.
