@@ -8,7 +8,9 @@ killed, one that is interrupted, one that drops, files that are something else, 
 while in use.
 """
 
+import fcntl
 import json
+import os
 import shutil
 import signal
 import struct
@@ -23,6 +25,7 @@ RULES = "deny udp dst port 53\ndeny tcp dst port 443\ndeny icmp\ndefault allow\n
 TCP = ("--flows", 400, "--packets", 12_000, "--slf", 3, "--protocol", "tcp", "--ipv6", 0.3, "--vlan", 0.2, "--size", "90..1514",
        "--rate", "200kpps", "--seed", 5)
 SECONDS = 120
+F_OFD_SETLK = 37
 
 
 def functions(scratch):
@@ -288,6 +291,22 @@ def damaged(case, binary, scratch):
         case.check("is damaged" in err and "panicked" not in err, f"{name}: {err}")
 
 
+def locked(case, binary, scratch):
+    """A process that was stopped while it took or left a side keeps nobody waiting for ever."""
+    file = scratch / "there"
+    file.touch(mode=0o600)
+    with open(file, "r+b") as there:
+        # As such a process has it locked (layout.rs).
+        fcntl.fcntl(there, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 2, 1, 0))
+        near, far = (Process(binary, *reached(file), "counter") for _ in range(2))
+        time.sleep(1)
+        near.process.send_signal(signal.SIGINT)
+        status, _, err = near.end(20)
+        case.check(status not in (None, 0), f"interrupted: {status} {err}")
+        status, _, err = far.end(30)
+        case.check(status == 2 and "about to take or leave" in err, f"left alone: {status} {err}")
+
+
 def wait_for(holds, seconds=10):
     until = time.monotonic() + seconds
     while not holds():
@@ -296,7 +315,7 @@ def wait_for(holds, seconds=10):
         time.sleep(0.01)
 
 
-EDGES = (killed, waiting, interrupted, overload, dropped, not_ours, damaged)
+EDGES = (killed, waiting, interrupted, overload, dropped, not_ours, damaged, locked)
 
 
 def check(binary, job, scratch):

@@ -361,7 +361,6 @@ impl Source for Paced {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.ring.counters(visit);
-        visit("left_in_queue", self.ring.len());
         if self.config.cost != Cost::default() {
             visit("polls_beyond_cost", self.beyond_cost);
         }

@@ -134,14 +134,18 @@ impl Ring {
         self.dropped.0.load(Ordering::Relaxed)
     }
 
+    /// Those of one point in time: what was offered was dropped, taken, or is left, also while more comes.
     pub(super) fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let dropped = self.dropped();
+        let taken = self.taken.0.load(Ordering::Acquire);
+        let put = self.put.0.load(Ordering::Acquire);
         let [times, sum, longest] = &self.interruptions;
-        visit("offered", self.put.0.load(Ordering::Relaxed) + dropped);
+        visit("offered", put + dropped);
         visit("dropped_by_queue", dropped);
         visit("generator_interruptions", times.load(Ordering::Relaxed));
         visit("generator_away_ns", sum.load(Ordering::Relaxed));
         visit("generator_away_longest_ns", longest.load(Ordering::Relaxed));
+        visit("left_in_queue", put.saturating_sub(taken));
     }
 }
 
@@ -177,6 +181,22 @@ mod tests {
             }
             prop_assert_eq!(ring.dropped.0.load(Ordering::Relaxed), dropped);
         }
+    }
+
+    /// Whoever reads the counters is told of one point in time: entries that come meanwhile are in all of
+    /// them or in none.
+    #[test]
+    fn what_comes_while_counters_are_read_is_in_all_or_none() {
+        let ring = Ring::new(4);
+        let push = |number| ring.push(Entry { time: Nanos(number), number });
+        (0..3).for_each(push);
+        assert_eq!(ring.take(2).count(), 2);
+        let mut counts = std::collections::HashMap::new();
+        ring.counters(&mut |name, n| {
+            counts.insert(name, n);
+            push(9);
+        });
+        assert_eq!((counts["offered"], counts["dropped_by_queue"], counts["left_in_queue"]), (3, 0, 1));
     }
 
     #[test]

@@ -45,6 +45,11 @@ pub enum ShmError {
     /// Two processes have joined already.
     #[error("`{0}` has two sides, and both are taken; end one of the processes or name another file")]
     InUse(PathBuf),
+    /// A process that takes a side, or leaves one, doesn't get on.
+    #[error(
+        "another process has been about to take or leave a side of `{0}` for too long; let it go on, or end it"
+    )]
+    Locked(PathBuf),
     /// The side that is free was used before in this session.
     #[error(
         "the process that had this side of `{0}` has left; end the one at the other side, then both can begin anew"

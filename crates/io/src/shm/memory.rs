@@ -125,11 +125,6 @@ pub(super) fn lock(file: &File, byte: u8) -> io::Result<bool> {
     }
 }
 
-/// As [`lock`], waiting until it is free.
-pub(super) fn wait_for_lock(file: &File, byte: u8) -> io::Result<()> {
-    control(file, libc::F_OFD_SETLKW, &mut lock_of(byte, libc::F_WRLCK))
-}
-
 /// Gives a byte back.
 pub(super) fn unlock(file: &File, byte: u8) -> io::Result<()> {
     control(file, libc::F_OFD_SETLK, &mut lock_of(byte, libc::F_UNLCK))

@@ -111,7 +111,7 @@ impl Receiver {
 
     /// Takes up to `max` packets out of the ring.
     fn take(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, ShmError> {
-        let mut n = 0;
+        let (mut n, mut last) = (0, Nanos(0));
         while n < max {
             let record = match self.consumer.next() {
                 Ok(Some(record)) => record,
@@ -135,7 +135,9 @@ impl Receiver {
                 Some((owner, token)) => pool.insert_sliced_with(meta, len as usize, (owner, token), fill),
                 None => pool.insert_with(meta, len as usize, fill),
             };
-            arrivals.frames.push(Frame::unclassified(Nanos(record.arrival), buf, len));
+            // Packets that others held may come behind later ones.
+            last = last.max(Nanos(record.arrival));
+            arrivals.frames.push(Frame::unclassified(last, buf, len));
             self.consumer.pass(record.len);
             self.counts.packets += 1;
             self.counts.bytes += u64::from(len);
@@ -258,12 +260,6 @@ impl LiveSource for Receiver {
         }
         if n > 0 {
             self.empty = 0;
-        }
-        // Packets that others held may come behind later ones.
-        let mut last = Nanos(0);
-        for frame in &mut arrivals.frames {
-            last = last.max(frame.arrival);
-            frame.arrival = last;
         }
         Ok(n)
     }

@@ -21,7 +21,7 @@ const LEAVING: u32 = 50;
 /// In the place of a side's mark: nobody may take it any more, since the process at the other side is about
 /// to leave.
 const SHUT: u32 = 2;
-/// Times that a process that comes looks whether such a one is gone, and the pause in between.
+/// Times that a process that comes looks whether another one has come or gone, and the pause in between.
 const GOING: u32 = 2000;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -70,7 +70,14 @@ impl Session {
             if let Some(why) = not_private(about.uid(), about.mode(), ours) {
                 return Err(ShmError::NotPrivate { path: path.to_owned(), why });
             }
-            memory::wait_for_lock(&file, SETUP_LOCK).map_err(failed("locking"))?;
+            // Another one may be coming or going, and be stopped at that.
+            while !memory::lock(&file, SETUP_LOCK).map_err(failed("locking"))? {
+                looks += 1;
+                if looks >= GOING || Stopped::check().is_err() {
+                    return Err(ShmError::Locked(path.to_owned()));
+                }
+                sleep(PAUSE);
+            }
             // Whoever was the last to leave may have taken the file away meanwhile.
             if !is_at(&file, path) {
                 continue;

@@ -386,6 +386,25 @@ fn packets_in_a_damaged_ring_are_counted() {
     }
 }
 
+/// Packets before a record that can't be come in the order of time, too, as whoever asked for them relies on.
+#[test]
+fn times_before_damage_do_not_run_backwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_back, mut sender) = options(&dir).open().unwrap();
+    let (mut receiver, _) = options(&dir).open().unwrap();
+    for time in [u64::MAX, 5, 7] {
+        sender.send(&frame(b"packet", time));
+    }
+    sender.flush();
+    let file = File::options().write(true).open(dir.path().join("shm")).unwrap();
+    file.write_at(&RING.to_le_bytes(), Side::BOTH[0].ring(RING).data as u64 + 128).unwrap();
+    let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+    let error = receiver.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap_err().to_string();
+    assert!(error.contains("longer than what was put in"), "{error}");
+    let times: Vec<_> = arrivals.frames.iter().map(|frame| frame.arrival.0).collect();
+    assert_eq!(times, [u64::MAX; 2]);
+}
+
 /// If nobody comes until this side leaves, nothing was sent; if somebody is there, it may yet take what
 /// lies in the ring.
 #[test]
