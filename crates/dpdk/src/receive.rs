@@ -112,7 +112,10 @@ impl Receiver {
                 break;
             }
         }
-        self.count(pool, n);
+        self.count(n);
+        if n == 0 && now.is_some() {
+            self.look_for_mbufs(pool);
+        }
         Ok(n)
     }
 
@@ -186,12 +189,9 @@ impl Receiver {
 
     /// So many packets came.
     #[inline]
-    fn count(&mut self, pool: &Pool, n: usize) {
+    fn count(&mut self, n: usize) {
         self.sequence += n as u64;
         self.packets += n as u64;
-        if n == 0 {
-            self.look_for_mbufs(pool);
-        }
     }
 
     /// Nothing came: was that for want of mbufs? It is asked only where the pipeline has many.
@@ -210,20 +210,18 @@ impl Source for Receiver {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         for _ in 0..EMPTY_AT_END {
             pool.give_back();
-            let free = self.memory.free_mbufs() as usize;
-            if free == 0 {
-                // Time passes by packets, so that what is held would never leave.
-                return Err(DpdkError::NoMbufs(self.device.name.clone()).into());
-            }
+            // Where none is free, only asking tells whether there is another packet.
+            let free = self.memory.free_mbufs().max(1) as usize;
             let n = self.receive(pool, arrivals, max.min(free), None)?;
             if n > 0 {
                 return Ok(n);
             }
+            if self.device.stats(self.share).no_mbuf > 0 {
+                // Time passes by packets, so that what is held would never leave.
+                return Err(DpdkError::NoMbufs(self.device.name.clone()).into());
+            }
         }
-        match self.device.stats(self.share).no_mbuf {
-            0 => Ok(0),
-            _ => Err(DpdkError::NoMbufs(self.device.name.clone()).into()),
-        }
+        Ok(0)
     }
 
     fn interfaces(&self) -> &[Interface] {
@@ -285,8 +283,10 @@ impl LiveSource for Receiver {
             n += came;
             self.bytes += relayed.bytes_received;
         }
-        self.count(pool, n);
-        if n > 0 {
+        self.count(n);
+        if n == 0 {
+            self.look_for_mbufs(pool);
+        } else {
             came.push(Came { arrival: now, time: now, packets: n });
         }
         true

@@ -173,6 +173,29 @@ fn a_capture_without_free_mbufs_is_an_error() {
     assert!(close().is_some());
 }
 
+/// A capture whose last packet takes the last mbuf is at its end all the same.
+#[test]
+fn the_last_packet_of_a_capture_may_have_the_last_mbuf() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("in.pcap");
+    for packets in [510, 511] {
+        fs::write(&capture, pcap(&(0..packets).map(frame).collect::<Vec<_>>())).unwrap();
+        let graph = format!(
+            "in :: dpdk(device=\"net_pcap9,rx_pcap={}\", eal=\"{EAL}\", mbufs=511, time=captured)
+             -> reframe(hold=4s, burst=256, capacity=100000) -> out :: null",
+            capture.display()
+        );
+        let (report, closed) = run(&graph, u64::MAX, 1);
+        let source = report.sources.first().unwrap();
+        assert_eq!((source.packets, closed.mbufs_left), (packets.into(), 0));
+        // Nobody waited for an mbuf: nothing came since nothing was left.
+        assert_eq!(
+            (counter(&source.counters, "no_mbuf"), counter(&source.counters, "mempool_empty")),
+            (0, 0)
+        );
+    }
+}
+
 /// Packets of a capture leave by a ring and come back: those that are put into the pool lie in mbufs, too.
 #[test]
 fn packets_go_around_a_ring() {
