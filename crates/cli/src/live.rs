@@ -355,8 +355,15 @@ fn complain(report: &RunReport) {
             );
         }
         if counter("dropped_by_kernel") > 0 {
+            let (full, remedy) = match source.kind {
+                "tap_interface" => (
+                    "the queue of the interface full",
+                    "a longer one (ip link set dev INTERFACE txqueuelen N)",
+                ),
+                _ => ("the ring full, or no buffer free,", "a larger `ring`"),
+            };
             warn!(
-                "{name}: {} packets found the ring full, or no buffer free, and are lost; a larger `ring` takes longer bursts",
+                "{name}: {} packets found {full} and are lost; {remedy} takes longer bursts",
                 counter("dropped_by_kernel")
             );
         }
