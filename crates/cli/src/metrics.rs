@@ -415,7 +415,7 @@ mod tests {
         for counter in ["sessions_opened", "neighbours_changed", "connections_begun", "datagrams"] {
             assert!(LEVELS.binary_search(&counter).is_err(), "{counter}");
         }
-        // What is there now may fall.
+        // Numbers of what is there now may fall.
         for level in ["fragments_waiting", "heavy_flows", "payloads_waiting", "sessions"] {
             assert!(LEVELS.binary_search(&level).is_ok(), "{level}");
         }

@@ -210,7 +210,7 @@ impl Source for Receiver {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         for _ in 0..EMPTY_AT_END {
             pool.give_back();
-            // Where none is free, only asking tells whether there is another packet.
+            // Only asking tells whether there is another packet, if none is free.
             let free = self.memory.free_mbufs().max(1) as usize;
             let n = self.receive(pool, arrivals, max.min(free), None)?;
             if n > 0 {

@@ -133,14 +133,12 @@ impl Sojourns {
     #[inline]
     fn count(&mut self, slots: u64) {
         self.all += 1;
-        if let Some(n) = self.near.get_mut(slots as usize) {
-            *n += 1;
-        } else if slots < Self::NEAR {
+        if slots < Self::NEAR && slots >= self.near.len() as u64 {
             self.near.resize((slots + 1).next_power_of_two() as usize, 0);
-            self.all -= 1;
-            self.count(slots);
-        } else {
-            *self.far.entry(slots).or_default() += 1;
+        }
+        match self.near.get_mut(slots as usize) {
+            Some(n) => *n += 1,
+            None => *self.far.entry(slots).or_default() += 1,
         }
     }
 
@@ -245,7 +243,7 @@ fn summary(
         Estimate { mean: mean * unit, half_width: STUDENT * (squares / (n - 1.0) / n).sqrt() * unit }
     };
     let polls: u64 = batches.iter().sum();
-    // What was never seen comes in at most so many polls: (1 - p)^polls is a hundredth then.
+    // An event that was never seen comes in at most so many polls: (1 - p)^polls is a hundredth then.
     let unseen = (100f64.ln() / polls.max(1) as f64).min(1.0);
     // A few polls that differ, in a few of the parts, tell no more about rare ones than none would.
     let at_least = |e: Estimate, most: f64| Estimate { half_width: e.half_width.max(unseen * most), ..e };
@@ -264,6 +262,11 @@ fn summary(
 mod tests {
     use super::*;
     use crate::{Interarrival, ServiceTimes, Variation};
+
+    fn model(interarrival: Interarrival, service: ServiceTimes, variation: Variation) -> Model {
+        let (queue, batch, slot_ns, start) = (64, 8, 1.0, Start::Equilibrium);
+        Model::new(Parameters { queue, batch, slot_ns, interarrival, service, variation, start }).unwrap()
+    }
 
     #[test]
     fn quantiles_of_counted_sojourns_are_those_of_sorted_ones() {
@@ -284,16 +287,8 @@ mod tests {
     /// A number that would take for ever is refused at once.
     #[test]
     fn polls_are_bounded() {
-        let model = Model::new(Parameters {
-            queue: 64,
-            batch: 8,
-            slot_ns: 1.0,
-            interarrival: Interarrival::deterministic(9.0).unwrap(),
-            service: ServiceTimes::linear(10.0, 5.0, 5.0).unwrap(),
-            variation: Variation::Deterministic,
-            start: Start::Equilibrium,
-        })
-        .unwrap();
+        let service = ServiceTimes::linear(10.0, 5.0, 5.0).unwrap();
+        let model = model(Interarrival::deterministic(9.0).unwrap(), service, Variation::Deterministic);
         let run = |polls, warmup| simulate(&model, Effort { polls, warmup, seed: 1 });
         assert!(run(1000, 0).is_ok());
         for (polls, warmup) in [(999, 0), (MOST_POLLS + 1, 0), (u64::MAX, 0), (1000, u64::MAX)] {
@@ -320,16 +315,8 @@ mod tests {
     #[test]
     fn confidence_covers_what_is_rare() {
         for mean in [8.0, 9.0] {
-            let model = Model::new(Parameters {
-                queue: 64,
-                batch: 8,
-                slot_ns: 1.0,
-                interarrival: Interarrival::geometric(mean).unwrap(),
-                service: ServiceTimes::linear(20.0, 6.0, 5.0).unwrap(),
-                variation: Variation::Poisson,
-                start: Start::Equilibrium,
-            })
-            .unwrap();
+            let service = ServiceTimes::linear(20.0, 6.0, 5.0).unwrap();
+            let model = model(Interarrival::geometric(mean).unwrap(), service, Variation::Poisson);
             let solution = model.solve().unwrap();
             let (mut batch, mut loss) = (0, 0);
             for seed in 0..40 {

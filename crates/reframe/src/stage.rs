@@ -214,7 +214,7 @@ impl ReframeStage {
         let Self { reframe, inner, next, .. } = self;
         let Some(mut next) = next.take() else { return };
         leaving(inner, cx.links, out, |out| {
-            // What is held leaves now, and not when the last packet came.
+            // The packets that are held leave now, and not when the last packet came.
             if let Some(at) = at {
                 reframe.advance(cx.pool, at, out);
             }
@@ -282,7 +282,7 @@ impl Stage for ReframeStage {
 
     fn next_deadline(&self) -> Nanos {
         let due = self.reframe.next_event();
-        // Where no packet comes, what is held doesn't wait for the time that it had.
+        // Packets that are held don't wait for the time that they had if no other comes.
         if self.next.is_some() { due.min(self.given) } else { due }
     }
 
@@ -422,7 +422,8 @@ mod tests {
         }
     }
 
-    /// What is held leaves by other settings at once, whether a packet comes or none, and is not late then.
+    /// Packets that are held leave by other settings at once, whether another comes or none, and are not late
+    /// then.
     #[test]
     fn what_is_held_leaves_with_other_settings() {
         #[derive(Default)]

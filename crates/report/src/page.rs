@@ -9,6 +9,9 @@ pub const STYLE: &str = include_str!("style.css");
 /// The head of every page: its title, the style sheet, and the policy by which it loads and runs nothing.
 const HEAD: &str = include_str!("head.html");
 
+/// The tables of `sheets`, each a [`Sheet`](crate::Sheet).
+const SHEETS: &str = include_str!("sheets.html");
+
 /// The template has no place for a value that it is given, or asks for one that it isn't given.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -16,7 +19,8 @@ pub struct PageError(#[from] minijinja::Error);
 
 /// The page that a template (Jinja2's language) makes of values. All text is escaped but for what the
 /// template calls safe: the style sheet, and charts, which escape their own text. A whole page begins with
-/// `{% set page_title = "…" %}{% include "head.html" %}`, and goes on with its body.
+/// `{% set page_title = "…" %}{% include "head.html" %}`, and goes on with its body, in which
+/// `{% set sheets = … %}{% include "sheets.html" %}` shows tables ([`Sheet`](crate::Sheet)).
 ///
 /// ```
 /// # #[derive(serde::Serialize)]
@@ -34,6 +38,7 @@ pub fn page(template: &str, values: impl Serialize) -> Result<String, PageError>
     engine.set_undefined_behavior(UndefinedBehavior::Strict);
     engine.add_global("style", STYLE);
     engine.add_template("head.html", HEAD)?;
+    engine.add_template("sheets.html", SHEETS)?;
     Ok(engine.template_from_str(template)?.render(minijinja::value::Serde(values))?)
 }
 

@@ -27,7 +27,7 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
     let file = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let results = measure(lab, args.quick)?;
     let result = results.json();
-    // What was measured is shown in any case.
+    // The result is shown in any case.
     let written = file.map_or(Ok(()), |file| file.commit_with(results.html()?.as_bytes()));
     match args.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
@@ -55,7 +55,7 @@ fn several(names: &[String], args: &cli::Lab, checks: &[Check]) -> anyhow::Resul
                 Err(error)
             }
             Ok(results) => {
-                // What was measured is shown in any case, and so is what others will have measured.
+                // The result is shown in any case, and so are those that others will have.
                 written = written.and_then(|()| site.as_ref().map_or(Ok(()), |site| site.add(&results)));
                 Ok(results)
             }

@@ -486,7 +486,7 @@ fn errors_name_what_was_written_and_nothing_else() {
         .saying(&["polls.csv", "two consecutive polls"]);
 }
 
-/// What Slipstream itself wrote is no capture; the message tells whose it is.
+/// A file that Slipstream itself wrote is no capture; the message tells whose it is.
 #[test]
 fn files_of_slipstream_are_called_by_their_names() {
     let dir = scratch();

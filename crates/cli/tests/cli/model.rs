@@ -65,7 +65,7 @@ fn settings_that_would_change_nothing_are_refused() {
     run(["model", "fit", text(&log), "--clock", "2000"]).with(2).silent().saying(&["times are in ns"]);
 }
 
-/// What is recommended can be run: with the burst that was asked for, too.
+/// The settings that are recommended can be run: with the burst that was asked for, too.
 #[test]
 fn a_recommended_adaptive_hold_names_its_burst() {
     let told = |burst: &str| {

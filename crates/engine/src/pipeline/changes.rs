@@ -175,7 +175,7 @@ fn port_name(stage: &PlannedStage, ports: &Ports, written: Option<&str>) -> Stri
     };
     let written = written.unwrap_or("0");
     let number = || written.parse().ok().and_then(|number: usize| names.get(number));
-    // What has a number for a name is meant by it.
+    // A port that has a number for a name is meant by it.
     let name = names.iter().find(|name| *name == written).or_else(number);
     name.map_or_else(|| written.to_owned(), String::clone)
 }

@@ -49,7 +49,7 @@ struct Reckoned {
     next: u64,
     interval: u64,
     price: u64,
-    /// What a train of one packet was found to be worth.
+    /// The worth that a train of one packet was found to have.
     worth: i128,
     /// By packets of the train: until which bucket's end.
     waits: Vec<Option<usize>>,

@@ -183,7 +183,7 @@ pub(crate) struct Context {
     packets: u32,
     /// The price at that time.
     price_ns: u64,
-    /// What a train of one packet was found to be worth; see [`Policy::find`].
+    /// The worth that a train of one packet was found to have; see [`Policy::find`].
     worth: i64,
     waits: Waits,
     /// Gaps to the packets that followed, by bucket.

@@ -207,7 +207,7 @@ mod tests {
         shares.iter().zip(ends).map(of_bucket).collect()
     }
 
-    /// What a train of one packet is worth by the best waits for each number of packets, where it is taken to
+    /// The worth of a train of one packet by the best waits for each number of packets, where it is taken to
     /// be worth `worth`.
     fn worth_by_number(policy: Policy, worth: f64, outcomes: &[Outcome]) -> f64 {
         let alike = ALIKE.0 as f64 / ALIKE.1 as f64;

@@ -220,7 +220,7 @@ mod tests {
         assert!(shown.contains("a-name-of-twenty-nine-letters"), "{shown}");
     }
 
-    /// Where there is no room for a figure it is left out; a part of it would be another one.
+    /// A figure that there is no room for is left out; a part of it would be another one.
     #[test]
     fn figures_are_whole_whatever_the_width() {
         let row = Row {
