@@ -243,12 +243,19 @@ impl<F: NetworkFunction> Runner<F> {
             steps.function.prefetch(cx, lookaheads.get_mut(..trains.len()).unwrap_or_default());
             for (train, found) in trains.iter().zip(lookaheads.iter_mut()) {
                 let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
-                let packets = all.get_mut(start..end).zip(verdicts.get_mut(start..end));
-                let Some((frames, verdicts)) = packets else { continue };
                 cx.pool.meet_flow(train.flow);
-                let done = steps.first(cx, train, 0, found, frames, verdicts);
-                if done < frames.len() {
-                    steps.others(cx, train, done, found, frames, verdicts);
+                if train.len == 1 {
+                    // The most frequent case takes neither loops nor comparisons.
+                    if let Some((frame, verdict)) = all.get_mut(start).zip(verdicts.get_mut(start)) {
+                        steps.single(cx, train, found, frame, verdict);
+                    }
+                } else if let Some((frames, verdicts)) =
+                    all.get_mut(start..end).zip(verdicts.get_mut(start..end))
+                {
+                    let done = steps.first(cx, train, 0, found, frames, verdicts);
+                    if done < frames.len() {
+                        steps.others(cx, train, done, found, frames, verdicts);
+                    }
                 }
             }
         }

@@ -22,6 +22,29 @@ pub(super) struct Steps<'a, F: NetworkFunction> {
 }
 
 impl<F: NetworkFunction> Steps<'_, F> {
+    /// Decides about the packet of a train of one, of which `found` was found out, and does what was decided.
+    #[inline(always)]
+    pub(super) fn single(
+        &mut self,
+        cx: &mut Context<'_>,
+        train: &Train,
+        found: &F::Lookahead,
+        frame: &mut Frame,
+        verdict: &mut Verdict,
+    ) {
+        let time = train.release.max(frame.arrival);
+        cx.now = time;
+        let mut fx = FunctionContext { cx, made: self.made };
+        let decision = self.function.decide(&mut fx, frame, found);
+        if F::CHANGES_KEYS && self.each {
+            self.keys.push((train.start, self.function.leaves_as(&decision)));
+        }
+        self.function.apply(&mut fx, &decision, from_mut(frame), from_mut(verdict));
+        if self.behind.len() < self.made.len() {
+            self.place(train.start as usize, 1, time);
+        }
+    }
+
     /// Decides about the packet at `at` of a train, of which `found` was found out, and does what was decided
     /// to all behind it that share the decision. Returns where the first is that doesn't.
     #[inline(always)]
@@ -55,13 +78,8 @@ impl<F: NetworkFunction> Steps<'_, F> {
         if F::CHANGES_KEYS && (self.each || end - at < frames.len()) {
             self.keys.push((train.start + at as u32, self.function.leaves_as(&decision)));
         }
-        match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
-            // A single packet, the most frequent case, takes no loop.
-            (Some([frame]), Some([verdict])) => {
-                self.function.apply(&mut fx, &decision, from_mut(frame), from_mut(verdict));
-            }
-            (Some(frames), Some(verdicts)) => self.function.apply(&mut fx, &decision, frames, verdicts),
-            _ => {}
+        if let Some((frames, verdicts)) = frames.get_mut(at..end).zip(verdicts.get_mut(at..end)) {
+            self.function.apply(&mut fx, &decision, frames, verdicts);
         }
         if self.behind.len() < self.made.len() {
             self.place(train.start as usize + at, end - at, time);
