@@ -190,13 +190,13 @@ impl Nat {
 
     /// The same for a packet from outside.
     #[inline(always)]
-    pub(super) fn known_inbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<Verdict> {
+    pub(super) fn known_inbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<(Rewrite, u32)> {
         let session = self.sessions.get(id)?;
         if packet.kind != Kind::Opens || session.outside != packet.key || self.sessions.is_due(id, now) {
             return None;
         }
         self.note_use(id, Side::Outside, packet.tcp_flags, now);
-        Some(self.rewrite_inbound(id, packet.key))
+        Some((self.inbound_rewrite(id, packet.key), id))
     }
 
     /// Decides about a packet from inside.

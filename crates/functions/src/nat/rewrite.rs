@@ -87,7 +87,8 @@ impl Rewrite {
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         match self.apply_fast(frame, l3, l4) {
             Some(other_destination) => Ok(other_destination),
-            None => self.apply_any(frame, l3, l4),
+            // A copy goes by reference, so that a rewrite that is applied fast stays in registers.
+            None => Self::apply_any(&Self { ..*self }, frame, l3, l4),
         }
     }
 

@@ -56,7 +56,7 @@ impl Nat {
         match self.find_outside(packet.key) {
             Some(id) if !self.sessions.is_due(id, now) => {
                 self.note_use(id, Side::Outside, packet.tcp_flags, now);
-                self.rewrite_inbound(id, packet.key)
+                Verdict::Rewrite { rewrite: self.inbound_rewrite(id, packet.key), session: id }
             }
             past => {
                 if let Some(id) = past {
@@ -79,10 +79,11 @@ impl Nat {
         self.sessions.get(id).is_some_and(|session| session.marks & HAIRPIN != 0)
     }
 
+    /// The rewrite of a session's packets from outside, which have this key.
     #[inline]
-    pub(super) fn rewrite_inbound(&self, id: u32, key: NarrowKey) -> Verdict {
+    pub(super) fn inbound_rewrite(&self, id: u32, key: NarrowKey) -> Rewrite {
         let inside = self.sessions.key(id).map_or(key, |k| Tuple::of(*k).reversed().key());
-        Verdict::Rewrite { rewrite: Rewrite::between(key, inside), session: id }
+        Rewrite::between(key, inside)
     }
 
     /// The rewrite of a session's packets from inside, unless they come back in or are of ICMP.

@@ -119,7 +119,6 @@ impl NatStage {
     }
 
     /// Decides about a packet whose session is not the one that its flow's context says, or no longer.
-    #[inline(never)]
     fn decide_again(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame) -> Decided {
         let mut found = Found::default();
         fx.cx.pool.keep_flow_words([0]);
@@ -130,8 +129,30 @@ impl NatStage {
 }
 
 impl NatStage {
-    /// Decides about any packet.
+    /// Decides about a packet that is not of a session that was found ahead.
     #[inline(never)]
+    fn decide_other(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        first: &Frame,
+        found: &Found,
+        decided: &mut Decided,
+    ) {
+        *decided = if !found.readable {
+            self.decide_unreadable(fx.cx, first)
+        } else if found.by_context {
+            self.decide_again(fx, first)
+        } else {
+            self.decide_any(&found.packet, side(fx.cx), fx.cx.now)
+        };
+        if let Decided::Rewrite(_, session, _) = decided
+            && !found.by_context
+        {
+            keep(fx, &found.packet, *session);
+        }
+    }
+
+    /// Decides about any packet.
     fn decide_any(&mut self, packet: &Packet, side: Side, now: Nanos) -> Decided {
         let fate = match side {
             Side::Inside => self.nat.outbound(packet, now),
@@ -146,7 +167,6 @@ impl NatStage {
     }
 
     /// Decides about a packet that can't be translated: it goes on only if it would have been left alone.
-    #[inline(never)]
     fn decide_unreadable(&self, cx: &Context<'_>, first: &Frame) -> Decided {
         let flags = Flags(first.info.flags());
         let (data, l3) = (cx.data(first), usize::from(first.info.l3()));
@@ -372,36 +392,22 @@ impl NetworkFunction for NatStage {
 
     #[inline(always)]
     fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, found: &Found) -> Decided {
-        let (side, now) = (side(fx.cx), fx.cx.now);
-        if !found.readable {
-            return self.decide_unreadable(fx.cx, first);
+        let (side, now, packet) = (side(fx.cx), fx.cx.now, &found.packet);
+        let known = match side {
+            _ if !found.readable => None,
+            Side::Inside => self.nat.known_outbound(packet, found.session, now),
+            Side::Outside => self.nat.known_inbound(packet, found.session, now),
+        };
+        let Some((rewrite, session)) = known else {
+            // It is written to a place of its own, so that what is most often decided stays in registers.
+            let mut decided = Decided::Pass;
+            self.decide_other(fx, first, found, &mut decided);
+            return decided;
+        };
+        if !found.by_context && fx.cx.pool.flows().is_some() {
+            keep(fx, packet, session);
         }
-        let packet = &found.packet;
-        if side == Side::Inside
-            && let Some((rewrite, session)) = self.nat.known_outbound(packet, found.session, now)
-        {
-            if !found.by_context && fx.cx.pool.flows().is_some() {
-                keep(fx, packet, session);
-            }
-            return Decided::Rewrite(rewrite, session, side);
-        }
-        if side == Side::Outside
-            && let Some(Fate::Rewrite { rewrite, session }) =
-                self.nat.known_inbound(packet, found.session, now)
-        {
-            if !found.by_context && fx.cx.pool.flows().is_some() {
-                keep(fx, packet, session);
-            }
-            return Decided::Rewrite(rewrite, session, side);
-        }
-        if found.by_context {
-            return self.decide_again(fx, first);
-        }
-        let decided = self.decide_any(packet, side, now);
-        if let Decided::Rewrite(_, session, _) = &decided {
-            keep(fx, packet, *session);
-        }
-        decided
+        Decided::Rewrite(rewrite, session, side)
     }
 
     #[inline(always)]
@@ -423,7 +429,8 @@ impl NetworkFunction for NatStage {
                 }
                 self.rewrite(fx, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }
-            other => self.apply_other(fx, other, frames, verdicts),
+            // A copy goes by reference, so that what is most often decided stays in registers.
+            &other => self.apply_other(fx, &other, frames, verdicts),
         }
     }
 
