@@ -106,6 +106,9 @@ impl Excess {
     /// This batch is about to leave.
     pub(super) fn leaving(&mut self, pool: &Pool, batch: &Batch) {
         self.due.clear();
+        if let Some(came) = at_once(pool, batch) {
+            return self.due.push(came);
+        }
         for (train, frames) in batch.iter() {
             frames.iter().for_each(|f| self.leaves(pool, train.release.max(f.arrival), f));
         }
@@ -164,6 +167,17 @@ impl Excess {
     pub(super) fn histogram(&self) -> &Histogram {
         &self.histogram
     }
+}
+
+/// The times of a batch of which all packets came at once and none was held: the most frequent one where
+/// nothing makes trains.
+fn at_once(pool: &Pool, batch: &Batch) -> Option<Came> {
+    let times = |frame: &Frame| (frame.arrival, pool.meta(frame.buf).time);
+    let (first, others) = batch.frames.split_first()?;
+    let (arrival, time) = times(first);
+    let same = others.iter().all(|other| times(other) == (arrival, time));
+    let held = batch.trains.iter().any(|train| train.release > arrival);
+    (same && !held).then_some(Came { arrival, time, packets: batch.frames.len() })
 }
 
 impl LiveOptions {
@@ -461,5 +475,44 @@ impl Driver {
             waiting.overslept(LiveClock::get().now().since(due));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use slipstream_core::batch::Train;
+    use slipstream_core::pool::PacketMeta;
+
+    proptest! {
+        /// Packet by packet: when it was due and its time stamp, those that have both alike together.
+        #[test]
+        fn packets_leave_with_the_times_of_each(
+            trains in prop::collection::vec((0u64..3, prop::collection::vec((0u64..2, 0u64..2), 1..4)), 0..6),
+            alike: bool,
+        ) {
+            let (mut pool, mut batch, mut twin) = (Pool::new(), Batch::new(), Vec::new());
+            for (release, packets) in trains {
+                let (start, len) = (batch.frames.len() as u32, packets.len() as u32);
+                let release = if alike { 0 } else { release };
+                for (arrival, time) in packets {
+                    let (arrival, time) = if alike { (1, 0) } else { (arrival, time) };
+                    let meta = PacketMeta { time: Nanos(time), ..PacketMeta::default() };
+                    let buf = pool.insert(meta, &[0; 60]);
+                    batch.frames.push(Frame::unclassified(Nanos(arrival), buf, 60));
+                    twin.push((Nanos(arrival.max(release)), Nanos(time)));
+                }
+                let (release, flow, order, sequence) = (Nanos(release), Frame::NO_FLOW, 0, 0);
+                batch.trains.push(Train { flow, start, len, release, order, sequence, continues: false });
+            }
+            let mut excess = Excess::default();
+            excess.leaving(&pool, &batch);
+            let due: Vec<(Nanos, Nanos, usize)> =
+                excess.due.iter().map(|came| (came.arrival, came.time, came.packets)).collect();
+            let runs: Vec<_> = twin.chunk_by(|a, b| a == b).map(|run| (run[0].0, run[0].1, run.len())).collect();
+            prop_assert_eq!(due, runs);
+        }
     }
 }
