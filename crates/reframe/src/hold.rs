@@ -229,15 +229,47 @@ impl Hold {
         leading
     }
 
-    /// The first trains of class 0. There must be so many.
+    /// The trains of class 0 that are due first, all at one time, if that is before `now` and they have no
+    /// more than `room` packets in all.
     #[inline(always)]
-    pub(crate) fn first(&self, n: usize) -> impl ExactSizeIterator<Item = &TrainSlot> {
+    pub(crate) fn leading_together(&self, now: Nanos, room: usize) -> Option<Leading> {
+        let List { head, due, .. } = self.first;
+        let mut leading = Leading { trains: 0, packets: 0, bytes: 0, last: NONE };
+        if due >= now {
+            return None;
+        }
+        let (mut at, base) = (head, self.train(head).base());
+        while let Some(train) = self.trains.get(at as usize).filter(|train| train.base() == base) {
+            let packets = leading.packets + usize::from(train.count);
+            if packets > room {
+                return None;
+            }
+            prefetch(self.chunks.get(train.first_chunk as usize));
+            let bytes = leading.bytes + u64::from(train.bytes);
+            leading = Leading { trains: leading.trains + 1, packets, bytes, last: at };
+            at = train.next;
+        }
+        Some(leading)
+    }
+
+    /// The first trains of class 0, with their numbers. There must be so many.
+    #[inline(always)]
+    pub(crate) fn first(&self, n: usize) -> impl ExactSizeIterator<Item = (u32, &TrainSlot)> {
         let mut at = self.first.head;
         (0..n).map(move |_| {
-            let train = self.train(at);
+            let (id, train) = (at, self.train(at));
             at = train.next;
-            train
+            (id, train)
         })
+    }
+
+    /// Appends a train's packets to `frames`; it is to be closed by [`Hold::close_first`].
+    #[inline(always)]
+    pub(crate) fn take_out(&mut self, id: u32, frames: &mut Vec<Frame>) {
+        let Self { trains, chunks, odd, free_chunk, .. } = self;
+        if let Some(train) = trains.get(id as usize) {
+            train.take_out(chunks, free_chunk, odd, frames);
+        }
     }
 
     /// Takes these trains out. Appends their packets to `frames`, and hands those of each train to `each`
@@ -250,7 +282,7 @@ impl Hold {
         mut each: impl FnMut(Nanos, &[Frame]),
     ) {
         if leading.packets == leading.trains {
-            frames.extend(self.first(leading.trains).map(|train| train.first));
+            frames.extend(self.first(leading.trains).map(|(_, train)| train.first));
         } else {
             let Self { trains, chunks, odd, free_chunk, first, .. } = self;
             let mut at = first.head;
@@ -264,6 +296,12 @@ impl Hold {
                 }
             }
         }
+        self.close_first(leading);
+    }
+
+    /// Takes these trains out, whose packets are taken out already.
+    #[inline(always)]
+    pub(crate) fn close_first(&mut self, leading: &Leading) {
         let Self { trains, first, .. } = self;
         let Some(last) = trains.get_mut(leading.last as usize) else { return };
         // The beginning of their list becomes that of the list of free ones.

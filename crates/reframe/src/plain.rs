@@ -10,11 +10,13 @@
 use core::ops::Range;
 
 use super::config::Policy;
-use super::flow_table::{NONE, is_open};
+use super::flow_table::{Entry, NONE, is_open};
 use slipstream_core::stage::Output;
 
 use super::block::Block;
+use super::leaving::{Leaving, sort};
 use super::reframer::Reframe;
+use super::slot::TrainSlot;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Batch, Train};
 use slipstream_core::frame::Frame;
@@ -151,7 +153,13 @@ impl Reframe {
 
     /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the
     /// instant so far.
-    fn catch_up(&mut self, pool: &mut Pool, mut stored: &[Frame], now: Nanos, out: &mut dyn Output) {
+    pub(super) fn catch_up(
+        &mut self,
+        pool: &mut Pool,
+        mut stored: &[Frame],
+        now: Nanos,
+        out: &mut dyn Output,
+    ) {
         if now <= self.instant {
             return;
         }
@@ -159,6 +167,9 @@ impl Reframe {
             if self.hold.due().min(now) > self.instant {
                 self.emit_leaving(pool, out);
                 stored = self.release(stored, now);
+                while let Some(later) = self.release_together(stored, now) {
+                    stored = self.release(later, now);
+                }
             }
             let (due, train) = self.hold.first_of_one_class();
             if due.min(now) > self.instant {
@@ -187,17 +198,10 @@ impl Reframe {
         let leading = self.hold.leading(now, BATCH.saturating_sub(start));
         let (table, policy, hold_ns) = (&mut self.table, self.policy, self.alone.hold_ns);
         let (mut at, mut runs) = (start as u32, 0);
-        trains.extend(self.hold.first(leading.trains).map(|slot| {
+        trains.extend(self.hold.first(leading.trains).map(|(_, slot)| {
             let (flow, sequence, start, len) = (slot.flow(), slot.sequence, at, u32::from(slot.count));
             at += len;
-            let entry = table.get_mut(flow);
-            entry.train = NONE;
-            entry.count(slot.count);
-            let order = match policy {
-                Policy::Oldest => entry.first_seen.0,
-                Policy::Waiting => slot.base().0,
-                Policy::Shortest => u64::from(entry.packets()) << 32,
-            };
+            let order = leaves(table.get_mut(flow), slot, policy);
             let continues = before == flow;
             before = flow;
             runs += u64::from(!continues);
@@ -228,6 +232,62 @@ impl Reframe {
         }
         self.alone.trains += (leading.trains - longer) as u64;
         stored.get(come..).unwrap_or_default()
+    }
+
+    /// Emits the trains that are due first, all at one time before `now`, in the order of the policy: those
+    /// of packets that came in one burst. Returns what of `stored` arrives only after that, and `None` where
+    /// there is no such train, or no place in the batch for all of them.
+    #[inline(never)]
+    fn release_together<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> Option<&'a [Frame]> {
+        let Self { hold, table, leaving, out, policy, .. } = self;
+        let Batch { frames, trains, .. } = out;
+        let mut before = *table.last();
+        let leading = hold.leading_together(now, BATCH.saturating_sub(frames.len()))?;
+        if before == NONE || leading.trains == 0 {
+            return None;
+        }
+        let release = hold.due();
+        leaving.extend(hold.first(leading.trains).map(|(train, slot)| {
+            let order = leaves(table.get_mut(slot.flow()), slot, *policy);
+            Leaving { order, sequence: slot.sequence, train, cause: Cause::Deadline }
+        }));
+        sort(leaving);
+        let later = arriving_from(stored, release);
+        hold.note_peak(hold.packets() - later.len() as u32);
+        let (mut alone, mut runs) = (0, 0);
+        let class = self.stats.classes.first_mut()?;
+        for Leaving { order, sequence, train, .. } in leaving.drain(..) {
+            let (start, flow) = (frames.len(), hold.train(train).flow());
+            hold.take_out(train, frames);
+            let packets = frames.get(start..).unwrap_or_default();
+            match packets {
+                [_] => alone += 1,
+                _ => class.train_left(Cause::Deadline, release, packets),
+            }
+            let continues = before == flow;
+            before = flow;
+            runs += u64::from(!continues);
+            let (start, len) = (start as u32, packets.len() as u32);
+            trains.push(Train { flow, start, len, release, order, sequence, continues });
+        }
+        hold.close_first(&leading);
+        *table.last() = before;
+        self.stats.runs_out += runs;
+        self.alone.trains += alone;
+        self.instant = release;
+        Some(later)
+    }
+}
+
+/// The train of a flow leaves. Returns its order among those that leave with it.
+#[inline(always)]
+fn leaves(entry: &mut Entry, slot: &TrainSlot, policy: Policy) -> u64 {
+    entry.train = NONE;
+    entry.count(slot.count);
+    match policy {
+        Policy::Oldest => entry.first_seen.0,
+        Policy::Waiting => slot.base().0,
+        Policy::Shortest => u64::from(entry.packets()) << 32,
     }
 }
 

@@ -354,7 +354,9 @@ impl Reframe {
     /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may
     /// still be joined by packets that arrive at `now`.
     pub fn advance(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
-        if now > self.instant {
+        if now > self.instant && self.plain {
+            self.catch_up(pool, &[], now, out);
+        } else if now > self.instant {
             self.run_to(pool, now, out);
             self.hold.settle();
         }
