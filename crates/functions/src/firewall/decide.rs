@@ -271,7 +271,9 @@ impl FirewallStage {
 /// Returns true if rules about protocols and ports can't be asked about a packet: the way through its IPv6
 /// extension headers ended at one of them, after 32 or where the packet ends. Its receiver may go on.
 fn hides_its_protocol(frame: &Frame, key: &FlowKey) -> bool {
-    key.is_ipv6() && protocol::is_extension(key.protocol()) && frame.info.flags() & Flags::FRAGMENT == 0
+    // A datagram that came in fragments may be marked as one, and is whole.
+    let whole = frame.info.is_datagram() || frame.info.flags() & Flags::FRAGMENT == 0;
+    key.is_ipv6() && protocol::is_extension(key.protocol()) && whole
 }
 
 /// Returns true if an Ethernet frame has more VLAN tags than are read: IP may stand behind them. What takes

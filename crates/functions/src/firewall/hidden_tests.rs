@@ -61,3 +61,41 @@ fn what_no_rule_can_be_asked_about_is_denied() {
         assert_eq!(hidden, 10, "{text}");
     }
 }
+
+/// The two fragments of what follows an IPv6 header, cut behind so many bytes.
+fn cut_in_two(packet: &[u8], at: usize) -> [Vec<u8>; 2] {
+    let (next, (first, rest)) = (packet[6], packet[40..].split_at(at));
+    let host = |n: u128| Ipv6Addr::from_bits(0x2001_0db8 << 96 | n);
+    [(first, 1), (rest, at as u16)].map(|(bytes, word)| {
+        let payload = [&[next, 0][..], &word.to_be_bytes(), &[0, 0, 0, 9], bytes].concat();
+        ipv6(44, host(1), host(2), &payload)
+    })
+}
+
+/// Extension headers hide what they precede in a datagram that came in fragments, too, though rules that ask
+/// for fragments match it; and so does a fragment header behind a fragment's.
+#[test]
+fn fragments_hide_no_protocol() {
+    let rules = RuleSet::parse("deny tcp dst port 23\ndefault allow").unwrap();
+    let mut stage = PerTrain::new(FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7));
+    let mut ports = |packets: &[Vec<u8>]| -> Vec<u8> {
+        run_with(&mut stage, packets, &[1], &mut None).0.iter().map(|(port, ..)| *port).collect()
+    };
+    let host = |n: u128| Ipv6Addr::from_bits(0x2001_0db8 << 96 | n);
+    let long = |headers: usize, port: u16| {
+        let packet = behind(headers, port);
+        ipv6(packet[6], host(1), host(2), &[&packet[40..], &[0; 32]].concat())
+    };
+    for (headers, port, expected) in
+        [(0, 80, 0), (0, 23, 1), (32, 80, 0), (32, 23, 1), (33, 80, 1), (33, 23, 1)]
+    {
+        let fragments = cut_in_two(&long(headers, port), headers * 8 + 24);
+        assert_eq!(ports(&fragments), [expected; 2], "{headers} headers, port {port}");
+    }
+    // The first fragment of another datagram, itself in two fragments.
+    let [inner, _] = cut_in_two(&long(0, 23), 40);
+    assert_eq!(ports(&cut_in_two(&inner, 32)), [0; 0]);
+    // A fragment header that is alone is none.
+    let payload = [&[6, 0, 0, 0, 0, 0, 0, 3][..], &long(0, 23)[40..]].concat();
+    assert_eq!(ports(&cut_in_two(&ipv6(44, host(1), host(2), &payload), 40)), [1; 2]);
+}

@@ -77,11 +77,17 @@ impl Piece {
 }
 
 /// Returns true if a first fragment of IPv6 has all headers, that of the transport included: one that hasn't
-/// is to be dropped (RFC 7112, RFC 8200 §4.5). `next` is the first of the headers in `payload`.
+/// is to be dropped (RFC 7112, RFC 8200 §4.5). That of a datagram which would be a fragment again has none of
+/// those behind it. `next` is the first of the headers in `payload`.
 fn has_headers(payload: &[u8], mut next: u8) -> bool {
     let mut at = 0;
     while protocol::is_extension(next) {
-        let Some(&[following, units]) = payload.get(at..).and_then(<[u8]>::first_chunk) else { return false };
+        let Some(&[following, units, o0, o1]) = payload.get(at..).and_then(<[u8]>::first_chunk) else {
+            return false;
+        };
+        if next == protocol::FRAGMENT && is_part(u16::from_be_bytes([o0, o1])) {
+            return false;
+        }
         at += match next {
             protocol::FRAGMENT => FRAGMENT_HEADER,
             protocol::AH => (usize::from(units) + 2) * 4,
@@ -95,6 +101,12 @@ fn has_headers(payload: &[u8], mut next: u8) -> bool {
         _ => 1,
     };
     at + transport <= payload.len()
+}
+
+/// Returns true if this word of an IPv6 fragment header is that of a fragment, not of a whole packet (RFC
+/// 6946): it has a place, or others follow.
+const fn is_part(offset: u16) -> bool {
+    offset & 0xfff9 != 0
 }
 
 /// Addresses and identification, for IPv4 the protocol too (RFC 791 §3.2, RFC 8200 §4.5: the next header may
