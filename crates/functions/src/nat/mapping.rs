@@ -274,12 +274,19 @@ impl Mappings {
             .filter(|_| paired)
             .and_then(|number| self.active.iter().position(|(_, active)| *active == number));
         let first = stays.unwrap_or(first);
-        (0..tries).find_map(|n| {
+        if !paired && self.ports.has_none(space, from.src_port) {
+            return None;
+        }
+        let taken = (0..tries).find_map(|n| {
             let (address, number) = self.active.get((first + n) % addresses).copied()?;
             let start = || self.starts.of(from.key());
             let port = self.ports.take(number as usize, space, from.src_port, start)?;
             Some((number, address, port))
-        })
+        });
+        if !paired && taken.is_none() {
+            self.ports.note_none(space, from.src_port);
+        }
+        taken
     }
 
     /// The inside endpoint of the destination of a packet from outside.

@@ -2,7 +2,8 @@
 //!
 //! A port keeps its number where it can (RFC 4787 §4.2.1), else its range (REQ-3a) and its parity (REQ-4):
 //! the search for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056
-//! §3.3.3) and takes the first one that fits, 64 ports at a step.
+//! §3.3.3) and takes the first one that fits, 64 ports at a step. A search that found none is not made again
+//! before a port is given back: where inside hosts have taken all ports, their next packets cost no searches.
 
 use std::ops::RangeInclusive;
 
@@ -111,14 +112,34 @@ impl PortSpace {
     }
 }
 
+/// Which searches found no port, by protocol: those for inside ports below 1024, and those for the others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Vain([[bool; 2]; 3]);
+
+impl Vain {
+    fn of(&mut self, space: PortSpace, wanted: u16) -> Option<&mut bool> {
+        self.0.get_mut(space as usize)?.get_mut(usize::from(wanted < 1024))
+    }
+
+    /// A port of this protocol is free again.
+    fn forget(&mut self, space: PortSpace) {
+        if let Some(of_space) = self.0.get_mut(space as usize) {
+            *of_space = [false; 2];
+        }
+    }
+}
+
 /// The ports of an address.
 #[derive(Debug)]
-pub(super) struct AddressPorts([Bitmap; 3]);
+pub(super) struct AddressPorts {
+    spaces: [Bitmap; 3],
+    vain: Vain,
+}
 
 impl AddressPorts {
     /// None of them taken.
     pub(super) fn new() -> Self {
-        Self([Bitmap::new(), Bitmap::new(), Bitmap::new()])
+        Self { spaces: [Bitmap::new(), Bitmap::new(), Bitmap::new()], vain: Vain::default() }
     }
 }
 
@@ -129,12 +150,14 @@ pub(super) struct Ports {
     high: RangeInclusive<u16>,
     low: RangeInclusive<u16>,
     identifiers: RangeInclusive<u16>,
+    /// Searches that found no port at any address.
+    vain: Vain,
 }
 
 impl Ports {
     pub(super) fn new(addresses: usize, high: RangeInclusive<u16>, low: RangeInclusive<u16>) -> Self {
         let spaces = (0..addresses).map(|_| AddressPorts::new()).collect();
-        Self { spaces, high, low, identifiers: 0..=u16::MAX }
+        Self { spaces, high, low, identifiers: 0..=u16::MAX, vain: Vain::default() }
     }
 
     /// With these identifiers for ICMP queries.
@@ -143,12 +166,41 @@ impl Ports {
     }
 
     fn bitmap(&mut self, address: usize, space: PortSpace) -> Option<&mut Bitmap> {
-        self.spaces.get_mut(address).and_then(|AddressPorts(spaces)| spaces.get_mut(space as usize))
+        self.spaces.get_mut(address).and_then(|ports| ports.spaces.get_mut(space as usize))
+    }
+
+    /// Returns true if no address had a port for the inside port `wanted`, and none was given back since.
+    pub(super) fn has_none(&mut self, space: PortSpace, wanted: u16) -> bool {
+        self.vain.of(space, wanted).is_some_and(|vain| *vain)
+    }
+
+    /// No address that may be used has a port for the inside port `wanted`.
+    pub(super) fn note_none(&mut self, space: PortSpace, wanted: u16) {
+        if let Some(vain) = self.vain.of(space, wanted) {
+            *vain = true;
+        }
     }
 
     /// Takes a port at an address for the inside port `wanted`; `None` when there is none left. `start` says
     /// where the search begins, if there has to be one.
     pub(super) fn take(
+        &mut self,
+        address: usize,
+        space: PortSpace,
+        wanted: u16,
+        start: impl FnOnce() -> u64,
+    ) -> Option<u16> {
+        if self.spaces.get_mut(address)?.vain.of(space, wanted).is_some_and(|vain| *vain) {
+            return None;
+        }
+        let port = self.search(address, space, wanted, start);
+        if let Some(vain) = self.spaces.get_mut(address)?.vain.of(space, wanted).filter(|_| port.is_none()) {
+            *vain = true;
+        }
+        port
+    }
+
+    fn search(
         &mut self,
         address: usize,
         space: PortSpace,
@@ -181,14 +233,16 @@ impl Ports {
 
     /// Ports of one address more.
     pub(super) fn add(&mut self, new: &mut AddressPorts) {
-        let AddressPorts(spaces) = new;
-        self.spaces
-            .push(AddressPorts(std::mem::replace(spaces, std::array::from_fn(|_| Bitmap(Vec::new())))));
+        let spaces = std::mem::replace(&mut new.spaces, std::array::from_fn(|_| Bitmap(Vec::new())));
+        self.spaces.push(AddressPorts { spaces, vain: Vain::default() });
+        self.vain = Vain::default();
     }
 
     /// From now on ports come from these ranges.
     pub(super) fn set_ranges(&mut self, high: RangeInclusive<u16>, low: RangeInclusive<u16>) {
         (self.high, self.low) = (high, low);
+        self.vain = Vain::default();
+        self.spaces.iter_mut().for_each(|ports| ports.vain = Vain::default());
     }
 
     /// Takes a certain port, if it is free and may be taken.
@@ -212,6 +266,10 @@ impl Ports {
     }
 
     pub(super) fn give_back(&mut self, address: usize, space: PortSpace, port: u16) {
+        if let Some(ports) = self.spaces.get_mut(address) {
+            ports.vain.forget(space);
+        }
+        self.vain.forget(space);
         if let Some(bitmap) = self.bitmap(address, space) {
             bitmap.set(port, false);
         }
@@ -287,6 +345,41 @@ mod tests {
         let mut taken: Vec<_> = (0..3).map(|n| few.take(0, PortSpace::Icmp, 7, || n).unwrap()).collect();
         taken.sort_unstable();
         assert_eq!((taken, few.take(0, PortSpace::Icmp, 501, || 1)), (vec![500, 501, 502], None));
+    }
+
+    /// A search that found no port is not made again before one is given back, of the same protocol; one for
+    /// another range of ports is.
+    #[test]
+    fn searches_in_vain_are_not_repeated() {
+        use PortSpace::{Icmp, Tcp, Udp};
+        let again = || -> u64 { panic!("a search that found nothing is made again") };
+        let mut ports = Ports::new(2, 1024..=1027, 1..=2).with_identifiers(7..=7);
+        let take = |ports: &mut Ports, address, space, wanted: u16, n: usize| {
+            (0..n).filter(|_| ports.take(address, space, wanted, || 1).is_some()).count()
+        };
+        assert_eq!(take(&mut ports, 0, Udp, 5000, 5), 4);
+        assert_eq!((take(&mut ports, 0, Udp, 500, 3), take(&mut ports, 0, Icmp, 9, 2)), (2, 1));
+        for (space, wanted) in [(Udp, 5000), (Udp, 1024), (Udp, 500), (Udp, 1), (Icmp, 9), (Icmp, 7)] {
+            assert_eq!(ports.take(0, space, wanted, again), None);
+        }
+        assert_eq!(ports.take(0, Tcp, 5000, || 1), Some(1026));
+        assert_eq!(ports.take(1, Udp, 5000, || 1), Some(1026));
+        // A port of another protocol, or at another address, is none.
+        ports.give_back(0, Tcp, 1026);
+        ports.give_back(1, Udp, 1026);
+        assert_eq!(ports.take(0, Udp, 5000, again), None);
+        ports.give_back(0, Udp, 1025);
+        assert_eq!((ports.take(0, Udp, 500, || 0), ports.take(0, Udp, 5000, || 0)), (Some(1025), None));
+        assert_eq!(ports.take(0, Udp, 5000, again), None);
+        ports.set_ranges(1024..=1028, 1..=2);
+        assert_eq!(ports.take(0, Udp, 5000, || 0), Some(1028));
+        // At all addresses.
+        ports.note_none(Udp, 5000);
+        assert!(ports.has_none(Udp, 6000) && !ports.has_none(Udp, 500) && !ports.has_none(Tcp, 5000));
+        ports.give_back(0, Tcp, 1024);
+        assert!(ports.has_none(Udp, 5000));
+        ports.give_back(1, Udp, 1024);
+        assert!(!ports.has_none(Udp, 5000));
     }
 
     /// Every bit of the endpoints and of the seed changes about half of the bits of a start.
