@@ -276,7 +276,9 @@ impl Icmp {
             0 => (false, 8),
             13 => (true, 13),
             14 => (false, 13),
-            3 | 4 | 5 | 11 | 12 => return Ok(Self::Error),
+            // A redirect is of the link on which it was sent (RFC 1812 §4.3.3.2), and names a gateway there:
+            // nobody on the other side may tell a host its ways.
+            3 | 4 | 11 | 12 => return Ok(Self::Error),
             _ => return Err(ReadError::IcmpType(kind)),
         };
         let asker = be16(ip, at + 4).ok_or(ReadError::Truncated)?;

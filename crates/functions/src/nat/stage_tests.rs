@@ -57,6 +57,24 @@ fn counters_of_packets_count_packets() {
     assert_eq!([counters["sessions"], counters["mappings"]], [0, 0]);
 }
 
+/// A redirect about a session's packet is none of the errors that are translated: it would tell a host a
+/// gateway of the other side's choice.
+#[test]
+fn redirects_stay_on_their_side() {
+    let request = ipv4(17, A, R, &udp(5000, 53, b"x"));
+    let reply = ipv4(17, R, A, &udp(53, 5000, b"x"));
+    let errors = [3, 4, 5, 11, 12].map(|kind| ipv4(1, A, R, &error(kind, 1, &reply)));
+    let (left, counters) = each_way(&[&[request][..], &errors].concat());
+    let kinds: Vec<u8> = left[1..].iter().map(|(_, bytes, _)| bytes[20]).collect();
+    assert_eq!((kinds, counters["unreadable"]), (vec![3, 4, 11, 12], 1));
+    let mut nat = Nat::new(&config()).unwrap();
+    let outside =
+        |kind| Packet::read(&ipv4(1, R, EXT, &error(kind, 1, &ipv4(17, EXT, R, &udp(5000, 53, b"x")))), 0);
+    nat.outbound(&Packet::read(&ipv4(17, A, R, &udp(5000, 53, b"x")), 0).unwrap(), Nanos(1));
+    assert!(matches!(nat.inbound(&outside(3).unwrap(), Nanos(2)), Verdict::Error(_)));
+    assert_eq!(outside(5), Err(ReadError::IcmpType(5)));
+}
+
 /// Padding that looks like the ports of a session, behind and before packets that have them.
 #[test]
 fn a_packet_shorter_than_its_ports_shares_nothing() {

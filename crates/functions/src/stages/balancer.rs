@@ -200,7 +200,8 @@ impl BalancerStage {
         let data = cx.data(frame);
         let at = usize::from(frame.info.l4());
         let error = match (outer.is_ipv6(), data.get(at)?) {
-            (false, 3 | 4 | 5 | 11 | 12) => outer.protocol() == protocol::ICMP,
+            // A redirect is of the link on which it was sent.
+            (false, 3 | 4 | 11 | 12) => outer.protocol() == protocol::ICMP,
             (true, 1..=4) => outer.protocol() == protocol::ICMPV6,
             _ => false,
         };
