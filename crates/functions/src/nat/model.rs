@@ -43,6 +43,8 @@ struct Live {
     deadline: u64,
     tcp: TcpState,
     from_outside: bool,
+    /// A FIN came from inside, from outside.
+    ended: [bool; 2],
     /// Packets went out.
     contact: bool,
 }
@@ -80,10 +82,15 @@ impl Model {
                     Step::Reopen => {
                         session.tcp = TcpState::SynSent;
                         session.from_outside = side == Side::Outside;
+                        session.ended = [false; 2];
                     }
                     Step::Ignore | Step::Invalid => return,
                 }
-                self.now + config.timeouts.tcp.of(session.tcp)
+                session.ended[side as usize] |= flags & FIN != 0;
+                use TcpState::{CloseWait, Established, FinWait, LastAck, TimeWait};
+                let closes = matches!(session.tcp, FinWait | CloseWait | LastAck | TimeWait);
+                let half = closes && session.ended != [true; 2];
+                self.now + config.timeouts.tcp.of(if half { Established } else { session.tcp })
             }
             _ if side == Side::Outside && !config.inbound_refresh => return,
             17 => self.now + config.timeouts.udp,
@@ -98,7 +105,14 @@ impl Model {
             17 => self.config.timeouts.udp,
             _ => self.config.timeouts.icmp,
         };
-        let live = Live { outside, deadline: self.now + timeout, tcp, from_outside, contact: false };
+        let live = Live {
+            outside,
+            deadline: self.now + timeout,
+            tcp,
+            from_outside,
+            ended: [false; 2],
+            contact: false,
+        };
         self.live.insert(inside, live);
         let (inside_end, outside_end) = (Tuple::of(inside), Tuple::of(outside));
         let external = (inside_end.protocol, outside_end.dst, outside_end.dst_port);

@@ -32,8 +32,42 @@ const FROM_OUTSIDE: u8 = 1;
 const HAIRPIN: u8 = 2;
 /// Packets from inside went to its remote address, which may send to the mapping from other ports now.
 const CONTACT: u8 = 4;
+/// The inside host has ended its direction by a FIN.
+const INSIDE_ENDED: u8 = 8;
+/// The outside host has.
+const OUTSIDE_ENDED: u8 = 16;
+const ENDED: u8 = INSIDE_ENDED | OUTSIDE_ENDED;
 
 const SYN_ACK: u8 = SYN | ACK;
+
+impl Session {
+    /// The state by whose timeout it lasts after a segment of its connection; `None` where that changes
+    /// nothing. A connection that one end alone has closed lasts as long as an open one (RFC 7857 §2, RFC
+    /// 6146 §3.5.2.2): the other end may go on, and a forged FIN must not cut a session short.
+    fn step(&mut self, side: Side, flags: u8) -> Option<TcpState> {
+        let from_opener = (side == Side::Outside) == (self.marks & FROM_OUTSIDE != 0);
+        let direction = if from_opener { Direction::Original } else { Direction::Reply };
+        match self.tcp.step(direction, flags) {
+            Step::To(state) => self.tcp = state,
+            Step::Reopen => {
+                self.tcp = TcpState::SynSent;
+                let opener = if side == Side::Outside { FROM_OUTSIDE } else { 0 };
+                self.marks = self.marks & !(FROM_OUTSIDE | ENDED) | opener;
+            }
+            Step::Ignore | Step::Invalid => return None,
+        }
+        if flags & FIN != 0 {
+            self.marks |= if side == Side::Outside { OUTSIDE_ENDED } else { INSIDE_ENDED };
+        }
+        use TcpState::{CloseWait, FinWait, LastAck, TimeWait};
+        match self.tcp {
+            FinWait | CloseWait | LastAck | TimeWait if self.marks & ENDED != ENDED => {
+                Some(TcpState::Established)
+            }
+            state => Some(state),
+        }
+    }
+}
 
 impl Nat {
     #[inline]
@@ -142,19 +176,20 @@ impl Nat {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let protocol = Tuple::of(session.outside).protocol;
         let deadline = if protocol == TCP {
-            let from_opener = (side == Side::Outside) == (session.marks & FROM_OUTSIDE != 0);
-            let direction = if from_opener { Direction::Original } else { Direction::Reply };
-            match next_state(session.tcp, direction, flags) {
-                Step::To(state) => session.tcp = state,
-                Step::Reopen => {
-                    session.tcp = TcpState::SynSent;
-                    let opener = if side == Side::Outside { FROM_OUTSIDE } else { 0 };
-                    session.marks = session.marks & !FROM_OUTSIDE | opener;
-                }
+            let timeouts = &self.config.timeouts.tcp;
+            // An open connection, what most segments belong to, is open behind an ACK too. And after a reset
+            // a segment that shows the connection alive brings it back (RFC 7857 §2.2): a forged reset must
+            // not cut a session short.
+            let open = matches!(session.tcp, TcpState::Close | TcpState::Established);
+            if open && flags & (ACK | SYN | FIN | RST) == ACK {
+                session.tcp = TcpState::Established;
+                now.after(timeouts.established)
+            } else if let Some(state) = session.step(side, flags) {
+                timeouts.deadline(state, now)
+            } else {
                 // A NAT is no firewall: such a segment is translated, but keeps nothing alive.
-                Step::Ignore | Step::Invalid => return,
+                return;
             }
-            self.config.timeouts.tcp.deadline(session.tcp, now)
         } else if side == Side::Inside || self.config.inbound_refresh {
             now.after(if protocol == UDP { self.config.timeouts.udp } else { self.config.timeouts.icmp })
         } else {
@@ -342,7 +377,8 @@ impl Nat {
         let outside = outside_of(&from, &mapped).key();
         let hairpin = if leads_inside { HAIRPIN } else { 0 };
         let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
-        let session = Session { outside, mapping, tcp, marks: marks & FROM_OUTSIDE | hairpin, deltas };
+        let session =
+            Session { outside, mapping, tcp, marks: marks & (FROM_OUTSIDE | ENDED) | hairpin, deltas };
         let Ok(id) = self.sessions.insert(inside, hash, session, until) else {
             self.mappings.let_go(mapping, 0, now);
             return false;
@@ -399,15 +435,4 @@ const fn outside_of(from: &Tuple, mapped: &Mapped) -> Tuple {
 /// External endpoint and remote address.
 fn contact_key(outside: &Tuple) -> NarrowKey {
     Tuple { src_port: 0, ..*outside }.key()
-}
-
-/// As [`TcpState::step`]; and after a reset a segment that shows the connection alive brings it back (RFC
-/// 7857 §2.2): a forged reset must not cut a session short.
-#[inline(always)]
-fn next_state(state: TcpState, direction: Direction, flags: u8) -> Step {
-    // An open connection, what most segments belong to, is open behind an ACK too.
-    if matches!(state, TcpState::Close | TcpState::Established) && flags & (ACK | SYN | FIN | RST) == ACK {
-        return Step::To(TcpState::Established);
-    }
-    state.step(direction, flags)
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tcp_state::{ACK, RST, SECOND, SYN};
+use crate::tcp_state::{ACK, FIN, RST, SECOND, SYN};
 use crate::test_packets::{echo, error, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
 
 pub(super) const A: u32 = 0x0a00_0001;
@@ -365,6 +365,35 @@ fn a_reset_shortens_and_traffic_revives() {
     assert!(alive(run(Side::Outside, ACK, 200 + 7439)), "established: 2 h 4 min");
     assert!(alive(run(Side::Outside, RST, 7700)));
     assert_eq!(run(Side::Outside, ACK, 7700 + 240), Verdict::Drop(DropReason::NoMapping));
+}
+
+/// A connection that one end alone has closed lasts as long as an open one, however often its FIN comes.
+#[test]
+fn one_end_alone_closes_no_session() {
+    for (first, second) in [(Side::Inside, Side::Outside), (Side::Outside, Side::Inside)] {
+        let mut nat = Nat::new(&config()).unwrap();
+        let mut alive = |side, flags, second: u64| {
+            let mut packet = match side {
+                Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
+                Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
+            };
+            matches!(
+                send(&mut nat, side, &mut packet, NOW.after(second * SECOND)),
+                Verdict::Rewrite { session, .. } if session != NONE
+            )
+        };
+        let opening = [(Side::Inside, SYN), (Side::Outside, SYN | ACK), (Side::Inside, ACK)];
+        assert!(opening.into_iter().all(|(side, flags)| alive(side, flags, 0)));
+        assert!(alive(first, FIN | ACK, 1) && alive(first, FIN | ACK, 2) && alive(second, ACK, 3));
+        assert!(alive(second, ACK, 3 + 7439), "half closed: 2 h 4 min");
+        assert!(alive(first, ACK, 7443 + 7438));
+        assert!(alive(second, FIN | ACK, 15_000) && alive(first, ACK, 15_001));
+        assert!(alive(first, ACK, 15_240) && !alive(Side::Outside, ACK, 15_240 + 240), "closed: 4 min");
+        // The next connection of the same ends begins anew.
+        assert!(alive(Side::Inside, SYN, 20_000) && alive(Side::Outside, SYN | ACK, 20_000));
+        assert!(alive(Side::Inside, ACK, 20_000) && alive(second, FIN | ACK, 20_001));
+        assert!(alive(first, ACK, 20_002) && alive(second, ACK, 20_002 + 7439));
+    }
 }
 
 #[test]
