@@ -40,6 +40,26 @@ pub(super) fn check_v4(ip: &[u8], on_wire: u32) -> Option<u32> {
     (right && total >= header.len() as u32 && total <= on_wire).then_some(total)
 }
 
+/// Checks the options of a packet whose IPv4 header is right: that each lies within the header (RFC 791
+/// §3.1), and that none is a source route, by which the sender chooses the way (RFC 7126 §4.3, §4.4).
+pub(super) fn check_options(ip: &[u8]) -> Result<(), DropReason> {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const LOOSE_ROUTE: u8 = 131;
+    const STRICT_ROUTE: u8 = 137;
+    let header = usize::from(ip.first().map_or(0, |first| first & 15)) * 4;
+    let mut options = ip.get(20..header).unwrap_or_default();
+    loop {
+        options = match options {
+            [] | [END, ..] => return Ok(()),
+            [NOTHING, rest @ ..] => rest,
+            [LOOSE_ROUTE | STRICT_ROUTE, ..] => return Err(DropReason::Unsupported),
+            [_, len, ..] if *len >= 2 => options.get(usize::from(*len)..).ok_or(DropReason::Malformed)?,
+            _ => return Err(DropReason::Malformed),
+        }
+    }
+}
+
 /// Length of an IPv6 packet in the same way. A payload length of 0 is that of a packet without one, or of a
 /// jumbogram, whose length an option says (RFC 2675 §3).
 pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
@@ -78,6 +98,7 @@ fn jumbo(ip: &[u8]) -> Option<u32> {
 /// changed. The `lengths` are those from the header on.
 pub(super) fn forward_v4(ip: &mut [u8], lengths: Lengths, mtu: u32) -> Result<(), Stop> {
     let total = check_v4(ip, lengths.here).ok_or(MALFORMED)?;
+    check_options(ip).map_err(|reason| Stop::Drop(reason, None))?;
     let Some([_, _, _, _, _, _, fragment, _, lives, _, c0, c1, ..]) = ip.first_chunk_mut::<20>() else {
         return Err(MALFORMED);
     };
@@ -281,6 +302,33 @@ impl Router {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_lie_within_the_header_and_lead_nowhere() {
+        let check = |options: &[u8]| {
+            let words = 5 + options.len() as u8 / 4;
+            check_options(&[&[0x40 | words][..], &[0; 19], options, &[7, 9, 8, 6]].concat())
+        };
+        let (right, wrong, routed) = (Ok(()), Err(DropReason::Malformed), Err(DropReason::Unsupported));
+        for (options, expected) in [
+            (&[][..], right),
+            (&[1, 1, 1, 1], right),
+            (&[0, 131, 0, 0], right),
+            (&[148, 4, 0, 0], right),
+            (&[7, 7, 4, 0, 0, 0, 0, 0], right),
+            (&[1, 7, 7, 4, 0, 0, 0, 0], right),
+            (&[1, 1, 1, 7], wrong),
+            (&[7, 0, 4, 0], wrong),
+            (&[7, 1, 4, 0], wrong),
+            (&[7, 5, 4, 0], wrong),
+            (&[1, 68, 255, 0], wrong),
+            (&[131, 7, 4, 8, 8, 8, 8, 0], routed),
+            (&[1, 137, 7, 4, 8, 8, 8, 8], routed),
+            (&[148, 4, 0, 0, 1, 131, 0, 0], routed),
+        ] {
+            assert_eq!(check(options), expected, "{options:?}");
+        }
+    }
 
     #[test]
     fn a_payload_length_of_zero_is_that_of_nothing_or_of_a_jumbogram() {

@@ -8,7 +8,7 @@ use slipstream_wire::{Flags, Headers, LinkType, classify};
 
 use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
-use super::forward::{check_v4, check_v6};
+use super::forward::{check_options, check_v4, check_v6};
 use super::interface::{Mac, is_link_local};
 use super::neighbours::Claim;
 use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
@@ -50,6 +50,9 @@ impl Router {
         let Some(total) = (if v6 { check_v6(ip, on_wire) } else { check_v4(ip, on_wire) }) else {
             return Verdict::drop(DropReason::Malformed);
         };
+        if let Some(Err(reason)) = (!v6).then(|| check_options(ip)) {
+            return Verdict::drop(reason);
+        }
         // The outer headers, whatever the flow key is of.
         let Ok(headers) = classify(link, data) else { return Verdict::drop(DropReason::Malformed) };
         let group = headers.key.dst().is_multicast();
