@@ -117,6 +117,9 @@ const LOOK_EVERY: u64 = 1_000_000_000;
 const LOOK_AGAIN: u64 = 100_000;
 /// Entries that a look by the clock visits.
 const LOOK: u32 = 512;
+/// Entries that are visited by the clock's time before a session begins: many that end at one time, as a host
+/// may have begun them, hold nobody up.
+const ROOM: u32 = 64;
 
 impl Nat {
     /// A NAT with no sessions.
@@ -256,9 +259,9 @@ impl Nat {
 
     /// Ends all sessions whose time has passed, before another one begins: which mappings are left, and what
     /// there is room for, follows from the packets and their times then, not from how many decisions were
-    /// made about them.
+    /// made about them. By the clock's time it ends some, and [`look`](Self::look) the others soon.
     fn make_room(&mut self, now: Nanos) {
-        self.expire(now, u32::MAX);
+        self.expire(now, if self.by_clock { ROOM } else { u32::MAX });
     }
 
     /// Returns true if there may be more.

@@ -253,3 +253,32 @@ fn fallback_ports_follow_the_seed_of_choices_alone() {
     let same = ports(1, 7).into_iter().zip(ports(1, 8)).filter(|(a, b)| a == b).count();
     assert!(same <= 1, "{same} of 50 ports are the same under another seed");
 }
+
+/// Where time is the clock's, a packet that begins a session waits for the end of few others, however many
+/// end then; none of them is used any longer.
+#[test]
+fn sessions_that_end_at_one_time_hold_nobody_up() {
+    let later = NOW.after(301 * SECOND);
+    for by_clock in [false, true] {
+        let mut nat = Nat::new(&config()).unwrap();
+        if by_clock {
+            nat.go_by_clock();
+        }
+        for n in 0..2000 {
+            send(&mut nat, Side::Inside, &mut ipv4(17, A, R, &udp(2000 + n, 53, b"")), NOW);
+        }
+        let mut other = ipv4(17, B, R, &udp(5000, 53, b""));
+        assert!(matches!(send(&mut nat, Side::Inside, &mut other, later), Verdict::Rewrite { .. }));
+        let left = nat.sessions() - 1;
+        assert_eq!(left, if by_clock { 2000 - ROOM } else { 0 });
+        for n in 0..2000 {
+            let mut late = ipv4(17, R, EXT, &udp(53, 2000 + n, b""));
+            let verdict = send(&mut nat, Side::Outside, &mut late, later);
+            assert_eq!(verdict, Verdict::Drop(DropReason::NoMapping), "port {}", 2000 + n);
+        }
+        while by_clock && nat.sessions() > 1 {
+            nat.look(later);
+        }
+        assert_eq!((nat.sessions(), nat.mappings()), (1, 1));
+    }
+}
