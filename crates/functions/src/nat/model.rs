@@ -62,6 +62,8 @@ struct Model {
 
 impl Model {
     fn touch(&mut self, inside: NarrowKey, side: Side, flags: u8) {
+        use TcpState::{CloseWait, Established, FinWait, LastAck, TimeWait};
+
         let config = &self.config;
         let session = self.live.get_mut(&inside).unwrap();
         session.contact |= side == Side::Inside;
@@ -87,7 +89,6 @@ impl Model {
                     Step::Ignore | Step::Invalid => return,
                 }
                 session.ended[side as usize] |= flags & FIN != 0;
-                use TcpState::{CloseWait, Established, FinWait, LastAck, TimeWait};
                 let closes = matches!(session.tcp, FinWait | CloseWait | LastAck | TimeWait);
                 let half = closes && session.ended != [true; 2];
                 self.now + config.timeouts.tcp.of(if half { Established } else { session.tcp })

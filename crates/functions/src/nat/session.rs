@@ -59,9 +59,10 @@ impl Session {
         if flags & FIN != 0 {
             self.marks |= if side == Side::Outside { OUTSIDE_ENDED } else { INSIDE_ENDED };
         }
-        use TcpState::{CloseWait, FinWait, LastAck, TimeWait};
         match self.tcp {
-            FinWait | CloseWait | LastAck | TimeWait if self.marks & ENDED != ENDED => {
+            TcpState::FinWait | TcpState::CloseWait | TcpState::LastAck | TcpState::TimeWait
+                if self.marks & ENDED != ENDED =>
+            {
                 Some(TcpState::Established)
             }
             state => Some(state),
