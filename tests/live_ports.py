@@ -470,6 +470,22 @@ def tap_queue(case, binary, _):
                 case.check("txqueuelen" in err and "`ring`" not in err, f"{more}: the remedy: {err}")
 
 
+def tap_left(case, binary, _):
+    """A TAP interface that stays has its offloads as it had them before, however the run ends but by
+    SIGKILL: who opens it next needn't know how to complete checksums."""
+    with Net() as net:
+        net.ip("m", "tuntap", "add", "dev", "tp", "mode", "tap", "multi_queue")
+        net.ip("m", "link", "set", "dev", "tp", "up")
+        on = lambda: [line.strip() for line in net.sh("m", "ethtool", "-k", "tp").splitlines() if line.endswith(": on")]
+        before = on()
+        for more in ((), ("--shards", "2")):
+            graph = "a :: tap_interface(interface=tp, multi_queue=true); a -> counter -> a"
+            box = Middlebox(net, binary, "run", *JSON, *more, "-e", graph).ready()
+            case.check("tx-checksumming: on" in on(), f"{more}: the machine leaves no checksums to this program")
+            ended(case, box)
+            case.equal(on(), before, f"{more}: offloads afterwards")
+
+
 def taken_from_senders(case, binary, _):
     """A run ends when an interface is taken away by which it only sends, whatever else it writes, on one
     thread, in sections and in shards; one that is only down is waited for."""
@@ -580,4 +596,4 @@ def other_links(case, binary, scratch):
 
 
 LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, super_frames, super_frames_in_tunnels, super_frames_out, cut_by_the_kernel,
-              datagrams_out, fanout, tap_port, tap_queue, taken_from_senders, other_links)
+              datagrams_out, fanout, tap_port, tap_queue, tap_left, taken_from_senders, other_links)

@@ -56,12 +56,13 @@ impl Options {
         let name = self.interface.as_str();
         let device = sys::Device::open(name, self.multi_queue)
             .map_err(|error| TapError::opening(name, self.multi_queue, error))?;
-        let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
+        let port = Port { device, name: name.to_owned() };
+        let offloads = if self.offloads { port.device.take_offloads() } else { port.device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {
             sys::bring_up(name).map_err(TapError::bringing_up(name))?;
         }
-        let port = Arc::new(Port { device, name: name.to_owned() });
+        let port = Arc::new(port);
         let lost = self.counts_lost.then(|| Lost::of(name));
         Ok((Receiver::new(Arc::clone(&port), lost), Sender::new(port, self.super_frames)))
     }
@@ -72,6 +73,14 @@ impl Options {
 struct Port {
     device: sys::Device,
     name: String,
+}
+
+impl Drop for Port {
+    /// An interface that stays leaves nothing to those who open it next: they may not know how to complete
+    /// what the machine left to this program.
+    fn drop(&mut self) {
+        let _ = self.device.no_offloads();
+    }
 }
 
 impl Port {
