@@ -78,7 +78,7 @@ def xdp_trouble(case, binary, scratch):
             ((binary, "reframe", "af_xdp:far-too-long-a-name", "null"), "can't be an interface's name"),
             ((binary, "reframe", "af_xdp:ma:7", "null"), "has no queue 7"),
             ((binary, "reframe", "af_xdp:ma:x", "null"), "names no queues"),
-            ((binary, "reframe", "af_xdp:big", "null"), "MTU of 9000"),
+            ((binary, "reframe", "af_xdp:big", "null"), "takes 3802; set a smaller MTU, or use af_packet:big"),
             ((binary, "run", "-e", "af_xdp(interface=ma, ring=4096, buffers=4096) -> null"), "4096 packet buffers are too few"),
             ((binary, "run", "-e", "af_xdp(interface=lo, mode=native) -> null"), "not supported by the kernel or the driver"),
             ((*nobody, program, "reframe", "af_xdp:ma", "null"), "CAP_NET_RAW"),
@@ -353,6 +353,41 @@ def xdp_few_buffers(case, binary, _):
         case.check(came["copied"] > 0 and left["copied"] > 0, f"nothing was copied: {came} {left}")
 
 
+def xdp_counts(case, binary, _):
+    """Frames that fit no buffer are told apart from such as found none; what was refused counts neither as
+    sent nor its bytes."""
+    with Net() as net:
+        near = net.wire("a")
+        box = Middlebox(net, binary, "run", *JSON, "-e", 'af_xdp(interface=ma, mode=generic, only="udp port 9") -> null').ready()
+        for end, interface in (("a", "a0"), ("m", "ma")):
+            net.ip(end, "link", "set", "dev", interface, "mtu", 9000)
+        near.send(udp(net, 1))
+        for number in range(5):
+            near.send(udp(net, number, payload=3000))
+        time.sleep(0.2)
+        status, out, err = box.stop()
+        case.equal(status, 0, f"exit status: {err}")
+        came = json.loads(out)["sources"][0]
+        told = tuple(came["counters"][name] for name in ("too_long", "dropped_by_kernel"))
+        case.equal((came["packets"], *told), (1, 5, 0), "packets, too long, without room")
+        case.check("MTU" in err and "`ring`" not in err, f"the remedy: {err}")
+    with Net() as net:
+        near = net.wire("a")
+        graph = 'af_xdp(interface=ma, only="udp port 9") -> reframe -> b :: af_xdp(interface=mb)'
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
+        for number in range(100):
+            if number == 50:
+                net.ip("b", "link", "set", "dev", "b0", "down")
+                time.sleep(0.3)
+            near.send(udp(net, number))
+            time.sleep(0.001)
+        report = ended(case, box)
+        if report:
+            left = counters(report, "b")[1]
+            case.check(left["packets_sent"] >= 50 and left["refused"] > 0, f"{left}")
+            case.equal(left["bytes_sent"], 60 * left["packets_sent"], "bytes sent")
+
+
 def xdp_offloads(case, binary, _):
     """Hosts that leave checksums to their cards talk through AF_XDP in both modes: what is missing is filled
     in."""
@@ -374,4 +409,4 @@ def xdp_offloads(case, binary, _):
 
 
 LIVE_XDP = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, xdp_killed, xdp_trouble, xdp_queues, xdp_only, xdp_only_reload,
-            xdp_few_buffers, xdp_offloads)
+            xdp_few_buffers, xdp_counts, xdp_offloads)

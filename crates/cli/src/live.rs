@@ -404,9 +404,17 @@ fn complain(report: &RunReport) {
                 turns + time + end
             );
         }
+        if counter("too_long") > 0 && stage.kind != "shm" {
+            warn!(
+                "{}: {} packets did not leave, since they are longer than the interface's MTU says, or shorter than an \
+                 Ethernet header",
+                stage.name,
+                counter("too_long")
+            );
+        }
         if counter("refused") > 0 {
             warn!(
-                "{}: {} packets could not be sent; was the interface down?",
+                "{}: {} packets could not be sent; was the interface down, or are they shorter than an Ethernet header?",
                 stage.name,
                 counter("refused")
             );

@@ -77,8 +77,8 @@ pub enum XdpError {
     },
     /// Its frames are longer than the packet memory has room for.
     #[error(
-        "interface `{name}` has an MTU of {mtu} bytes, and the packet memory takes {most}; set a smaller MTU, or `chunk=4096` \
-         on each port, or use af_packet:{name}"
+        "interface `{name}` has an MTU of {mtu} bytes, and the packet memory takes {most}; set a smaller MTU, {}or use \
+         af_packet:{name}", if *larger { "or `chunk=4096` on each port, " } else { "" }
     )]
     TooLong {
         /// The interface.
@@ -87,6 +87,8 @@ pub enum XdpError {
         mtu: u32,
         /// The largest that the memory has room for.
         most: u32,
+        /// There are larger buffers.
+        larger: bool,
     },
     /// The packet memory is too small for the rings.
     #[error(

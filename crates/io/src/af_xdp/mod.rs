@@ -341,7 +341,8 @@ impl Options {
         };
         if longest > umem.longest() && info.hardware != libc::ARPHRD_LOOPBACK {
             let most = (umem.longest() as u32).saturating_sub(OVERHEAD);
-            return Err(XdpError::TooLong { name, mtu: info.mtu, most });
+            let larger = umem.chunk() < CHUNKS[1];
+            return Err(XdpError::TooLong { name, mtu: info.mtu, most, larger });
         }
         let all = umem.reserve(rings);
         if all > umem.buffers() / 2 {

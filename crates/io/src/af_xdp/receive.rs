@@ -289,16 +289,23 @@ impl Source for Receiver {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let Counts { bytes, copied, stamped, checksums, odd } = self.counts;
-        let (mut dropped, mut ring_full, mut no_buffer) = (0, 0, 0);
-        for statistics in self.queues.iter().filter_map(|queue| queue.socket.statistics().ok()) {
-            dropped += statistics.rx_dropped + statistics.rx_ring_full;
+        let (mut dropped, mut ring_full, mut no_buffer, mut too_long) = (0, 0, 0, 0);
+        for queue in &self.queues {
+            let Ok(statistics) = queue.socket.statistics() else { continue };
+            // Where the kernel copies, it drops what finds no buffer, each of which it counts as such, and
+            // what fits none.
+            let long = statistics.rx_dropped.saturating_sub(statistics.rx_fill_ring_empty_descs);
+            let long = if queue.socket.zero_copy() { 0 } else { long };
+            dropped += statistics.rx_dropped - long + statistics.rx_ring_full;
             ring_full += statistics.rx_ring_full;
             no_buffer += statistics.rx_fill_ring_empty_descs;
+            too_long += long;
         }
         let left = self.queues.iter().map(|queue| self.port.program.left_to_kernel(queue.number)).sum();
         visit("bytes", bytes);
         visit("left_to_kernel", left);
         visit("dropped_by_kernel", dropped);
+        visit("too_long", too_long);
         visit("ring_full", ring_full);
         visit("no_buffer", no_buffer);
         visit("copied", copied);

@@ -187,6 +187,17 @@ impl<T: Entry> Ring<T> {
         true
     }
 
+    /// The entry that was written so many ago, 1 being the newest, whether the kernel has read it or not;
+    /// none where its place has another one by now.
+    pub(super) fn written(&self, ago: u32) -> Option<T> {
+        let Counts { side, size, mine, .. } = self.counts;
+        if side != Side::Writes || ago == 0 || ago > size {
+            return None;
+        }
+        // SAFETY: only this side writes entries of such a ring, which are plain numbers.
+        Some(unsafe { self.entry(mine.wrapping_sub(ago) & (size - 1)).read() })
+    }
+
     /// Reads the next entry. Only [`Ring::publish`] gives its place back to the other side.
     pub(super) fn pop(&mut self) -> Option<T> {
         let place = self.counts.next()?;

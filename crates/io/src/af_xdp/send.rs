@@ -170,8 +170,7 @@ impl Sender {
                 Err(Some(libc::EAGAIN | libc::EINTR)) if unread < before => self.down = false,
                 // The kernel took a packet, and the queue behind had no room for it.
                 Err(Some(libc::EBUSY)) if unread < before && !self.zero_copy => {
-                    self.counts.refused += 1;
-                    self.counts.packets = self.counts.packets.saturating_sub(1);
+                    self.take_back(unread, 1);
                 }
                 Err(Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV)) => {
                     self.down = true;
@@ -185,6 +184,16 @@ impl Sender {
             }
         }
         self.left = unread > 0 && !self.zero_copy;
+    }
+
+    /// So many packets, behind which others were put into the ring, have not left after all.
+    #[cold]
+    fn take_back(&mut self, others: u32, packets: u32) {
+        let ago = (1..=packets).map(|n| others.saturating_add(n));
+        let bytes: u64 = ago.filter_map(|ago| self.transmit.written(ago)).map(|p| u64::from(p.len)).sum();
+        self.counts.refused += u64::from(packets);
+        self.counts.packets = self.counts.packets.saturating_sub(packets.into());
+        self.counts.bytes = self.counts.bytes.saturating_sub(bytes);
     }
 
     /// Waits for a place in the ring; returns true if there is one.
@@ -329,9 +338,8 @@ impl Transmit for Sender {
             self.pause(2 * WAIT);
         }
         // The rest goes with the socket.
-        let lost = u64::from(std::mem::take(&mut self.in_flight));
-        self.counts.refused += lost;
-        self.counts.packets = self.counts.packets.saturating_sub(lost);
+        let lost = std::mem::take(&mut self.in_flight);
+        self.take_back(0, lost);
         self.left = false;
     }
 

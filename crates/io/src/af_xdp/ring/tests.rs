@@ -104,3 +104,19 @@ proptest! {
         }
     }
 }
+
+/// What was written can be read again, whether the other side has read it or not, as long as its place has
+/// nothing else.
+#[test]
+fn what_was_written_is_still_there() {
+    let memory = Memory::new(4, u32::MAX - 2);
+    let (mut near, mut far) = (memory.side(Side::Writes, 4), memory.side(Side::Reads, 4));
+    (1..=3).for_each(|n| assert!(near.push(n)));
+    near.publish();
+    assert_eq!((far.usable(9), far.pop(), far.pop()), (3, Some(1), Some(2)));
+    far.publish();
+    assert_eq!(near.usable(9), 3);
+    (4..=6).for_each(|n| assert!(near.push(n)));
+    assert_eq!([0, 1, 2, 4, 5].map(|ago| near.written(ago)), [None, Some(6), Some(5), Some(3), None]);
+    assert_eq!(far.written(1), None);
+}
