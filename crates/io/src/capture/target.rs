@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{CaptureError, Compression};
@@ -54,6 +55,7 @@ impl Target {
     fn publish(self) -> io::Result<Self> {
         match self {
             Self::New(file) => file.publish().map(Self::Direct),
+            Self::Direct(file) => is_there(&file).map(|()| Self::Direct(file)),
             other => Ok(other),
         }
     }
@@ -63,7 +65,8 @@ impl Target {
         self.flush()?;
         match self {
             Self::New(file) => file.persist(),
-            Self::Direct(_) | Self::Other(_) => Ok(()),
+            Self::Direct(file) => is_there(&file),
+            Self::Other(_) => Ok(()),
         }
     }
 
@@ -95,6 +98,18 @@ impl Write for Target {
             Self::Other(out) => out.flush(),
         }
     }
+}
+
+/// A file that was put in its place may be moved, and is written on. One that has no name any more goes away
+/// with this process, and all that is in it.
+fn is_there(file: &File) -> io::Result<()> {
+    let about = file.metadata()?;
+    if about.is_file() && about.nlink() == 0 {
+        return Err(io::Error::other(
+            "it was removed or replaced while it was written; its packets are lost",
+        ));
+    }
+    Ok(())
 }
 
 /// Whoever reads a pipe that was named has asked for all of it, unlike the next command of a pipeline (`… |
