@@ -6,7 +6,9 @@ where that may differ.
 """
 
 import json
+import os
 import signal
+import struct
 import time
 
 from live_ports import counters, ended
@@ -177,6 +179,75 @@ def fault_two_processes(case, binary, _):
                 case.equal((status, json.loads(out)["left_inside"] if status == 0 else err), (0, 0), "end of one of them")
 
 
+def fault_silent_stream(case, binary, scratch):
+    """A capture that comes by a pipe, and ceases to, in the middle of a record, too: nothing waits for it but
+    what it has not brought, and a run that is asked to end does so well."""
+    path = scratch / "silent.fifo"
+    os.mkfifo(path)
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        header = struct.pack("<IHHiIII", 0xa1b23c4d, 2, 4, 0, 0, 0, 1)
+        record = lambda number: struct.pack("<IIII", 1, number, 60, 60) + udp(net, number)
+        numbers = lambda most, seconds=2: [number_of(f)[1] for _, f in far.receive(seconds, is_udp, most)]
+        stream = os.open(path, os.O_RDWR)
+        os.write(stream, header)
+        graph = f"f :: pcap(path={path}); a :: af_packet(interface=ma); b :: af_packet(interface=mb); f -> b; a -> reframe -> b"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready()
+        case.check(arrives(near, far, net, 1), "a packet of the interface before any of the pipe")
+        os.write(stream, record(2))
+        case.equal(numbers(1), [2], "the pipe's first packet")
+        os.write(stream, record(3)[:30])
+        case.check(arrives(near, far, net, 4), "a packet of the interface while a record of the pipe is cut")
+        os.write(stream, record(3)[30:] + record(5))
+        case.equal(numbers(2), [3, 5], "the rest of the record, and the next one")
+        cpu = lambda: sum(map(int, open(f"/proc/{box.child.pid}/stat", encoding="utf-8").read().rsplit(")", 1)[1].split()[11:13]))
+        before = cpu()
+        time.sleep(1)
+        case.check(cpu() - before < 50, f"{cpu() - before} hundredths of a second of CPU time to wait for a second")
+        # What comes later has not come when it ends.
+        os.write(stream, struct.pack("<IIII", 100, 0, 60, 60) + udp(net, 6) + record(7)[:70])
+        time.sleep(SETTLE)
+        report = ended(case, box, signal.SIGTERM)
+        if report:
+            case.equal(report["sources"][0]["packets"], 3, "packets of the pipe")
+        # One whose writer ends is over, and the rest of the run goes on.
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph)
+        os.write(stream, header + record(7))
+        box.ready()
+        os.close(stream)
+        case.equal(numbers(1), [7], "the last packet of a pipe")
+        case.check(arrives(near, far, net, 8), "a packet of the interface behind the end of the pipe")
+        ended(case, box)
+
+
+def fault_capture_removed(case, binary, scratch):
+    """A capture that is removed while it is written is told of, and its packets are counted as lost; one that
+    is moved is written on."""
+    for what in ("removed", "moved"):
+        with Net() as net:
+            near = net.wire("a")
+            folder = scratch / f"capture-{what}"
+            folder.mkdir()
+            path, elsewhere = folder / "a.pcap", folder / "b.pcap"
+            box = Middlebox(net, binary, "run", *JSON, "-e", f"af_packet(interface=ma) -> pcap(path={path})").ready()
+            near.send(udp(net, 1))
+            end = time.monotonic() + 5
+            while not path.exists() and time.monotonic() < end:
+                time.sleep(0.05)
+            if what == "removed":
+                path.unlink()
+            else:
+                path.rename(elsewhere)
+            near.send(udp(net, 2))
+            if what == "removed":
+                status, out, err = box.wait(5)
+                case.check(status == 2 and "was removed" in err, f"{what}: {status} {err[-300:]}")
+                report = json.loads(out)
+                case.equal(report["dropped"], {"not_sent": report["packets_in"]}, f"{what}: lost")
+            elif report := ended(case, box):
+                case.equal((report["dropped"], path.exists(), elsewhere.exists()), ({}, False, True), what)
+
+
 # Rows of faults, and the checks that have them.
 ROWS = {
     "interface down and up": ("trouble", "xdp_trouble"),
@@ -192,5 +263,8 @@ ROWS = {
     "unsupported driver": ("xdp_trouble",),
     "packet memory exhausted": ("xdp_few_buffers", "xdp_trouble"),
     "mixed load with reloads": ("reloads", "shard_reload"),
+    "a capture that is read from a pipe ceases to come": ("fault_silent_stream",),
+    "a capture is removed while it is written": ("fault_capture_removed",),
 }
-FAULTS = (fault_renamed, fault_replaced, fault_mtu, fault_far_side_stops, fault_killed, fault_two_processes)
+FAULTS = (fault_renamed, fault_replaced, fault_mtu, fault_far_side_stops, fault_killed, fault_two_processes,
+          fault_silent_stream, fault_capture_removed)

@@ -79,6 +79,20 @@ pub trait Source {
         None
     }
 
+    /// Returns true if it can't go on before somebody writes to the stream that it reads, and filling would
+    /// wait for that. Who has asked once is never made to wait: [`fill`](Self::fill) gives what is there.
+    ///
+    /// # Errors
+    /// [`SourceError`] where the rest can't be had.
+    fn waits(&mut self) -> Result<bool, SourceError> {
+        Ok(false)
+    }
+
+    /// A descriptor that becomes readable when one that [waits](Self::waits) may go on.
+    fn stream(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Threads of its own may work ahead from now on: several cores are to share the work.
     fn work_ahead(&mut self) {}
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +71,14 @@ impl Stream {
     pub fn stdin() -> io::Result<Self> {
         io::stdin().as_fd().try_clone_to_owned().map(|file| Self::new(file.into()))
     }
+
+    /// A descriptor that becomes readable when there is something to read.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
 }
 
 impl Read for Stream {
@@ -97,7 +105,6 @@ impl Read for Stream {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::fd::OwnedFd;
 
     use super::*;
 

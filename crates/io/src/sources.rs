@@ -1,6 +1,7 @@
 //! Sources of a replay's packets: a capture that is read as it goes, or generated traffic.
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 
 use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::Frame;
@@ -49,13 +50,17 @@ impl Order {
 pub struct CaptureSource {
     reader: CaptureReader,
     order: Order,
+    /// Records that are not there are not waited for.
+    as_they_come: bool,
+    /// Behind the records that were given last the stream failed.
+    failed: Option<SourceError>,
 }
 
 impl CaptureSource {
     /// Reads from here on.
     #[must_use]
     pub fn new(reader: CaptureReader) -> Self {
-        Self { reader, order: Order::default() }
+        Self { reader, order: Order::default(), as_they_come: false, failed: None }
     }
 
     /// The reader, for what it knows of the file.
@@ -63,10 +68,39 @@ impl CaptureSource {
     pub fn reader(&self) -> &CaptureReader {
         &self.reader
     }
+
+    /// [`Source::fill`] with the records that are there; the first of them is.
+    fn fill_as_they_come(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+    ) -> Result<usize, SourceError> {
+        arrivals.first = self.order.sequence;
+        let mut n = 0;
+        while n < max {
+            let Some(record) = self.reader.next_record()? else { break };
+            self.order.take(pool, arrivals, &record);
+            n += 1;
+            match self.reader.waits() {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    self.failed = Some(error.into());
+                    break;
+                }
+            }
+        }
+        self.order.sequence += n as u64;
+        Ok(n)
+    }
 }
 
 impl Source for CaptureSource {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        if self.as_they_come {
+            return self.fill_as_they_come(pool, arrivals, max);
+        }
         arrivals.first = self.order.sequence;
         let mut n = 0;
         while n < max {
@@ -76,6 +110,19 @@ impl Source for CaptureSource {
         }
         self.order.sequence += n as u64;
         Ok(n)
+    }
+
+    fn waits(&mut self) -> Result<bool, SourceError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let waits = self.reader.waits()?;
+        self.as_they_come = self.reader.stream().is_some();
+        Ok(waits)
+    }
+
+    fn stream(&self) -> Option<BorrowedFd<'_>> {
+        self.reader.stream()
     }
 
     fn interfaces(&self) -> &[Interface] {

@@ -552,12 +552,14 @@ impl Driver {
                 counters,
             }
         };
+        // What was read of a capture ahead of its time has not come.
+        let ahead = run.feeds.iter().map(|feed| feed.waiting() as u64).sum();
         RunReport {
             sources: self.pipeline.heads.iter().zip(&run.feeds).map(source).collect(),
             stages,
             elapsed_ns: run.meter.elapsed_ns().saturating_sub(left_out.0),
             cpu_ns: (run.meter.cpu_ns() + self.workers_cpu_ns).saturating_sub(left_out.1),
-            live: self.pool.live(),
+            live: self.pool.live().saturating_sub(ahead),
             service_time: self.service_time.clone(),
             contexts: self.pipeline.context_counts(),
             interrupted: false,

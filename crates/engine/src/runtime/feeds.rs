@@ -77,6 +77,11 @@ pub(super) struct Feed {
     /// Some of these numbers are not those that the source gave.
     renumbered: bool,
     pub(super) ended: bool,
+    /// A stream has nothing for now, and is not waited for; so it may be, in a live run.
+    pub(super) waits: bool,
+    pub(super) may_wait: bool,
+    /// Its first packet, whenever it comes, comes at once.
+    pub(super) begins: bool,
     pub(super) packets: u64,
     /// Packets that may go in now, in a live run.
     pub(super) room: usize,
@@ -121,11 +126,11 @@ impl Feed {
 
     /// Returns true if it has to be read on before it is known which source has the next packet.
     fn exhausted(&self) -> bool {
-        !self.live && !self.ended && self.next().is_none()
+        !self.live && !self.ended && !self.waits && self.next().is_none()
     }
 
     /// Packets that were read and have not gone in.
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.pending.frames.len().saturating_sub(self.at)
     }
 
@@ -191,6 +196,12 @@ impl Driver {
                 left = left.saturating_sub(n as u64);
             } else {
                 self.refill(head, feed)?;
+                if feed.begins
+                    && let Some(first) = feed.next()
+                {
+                    feed.begins = false;
+                    feed.shift_by(course.now.0.wrapping_sub(first.0));
+                }
                 match course.late {
                     Late::Stays => {}
                     Late::ComesNow => feed.come_now(course.now),
@@ -240,6 +251,10 @@ impl Driver {
         feed.pending.clear();
         feed.at = 0;
         let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
+        feed.waits = feed.may_wait && source.waits()?;
+        if feed.waits {
+            return self.new_interfaces(head, feed);
+        }
         let n = source.fill(&mut self.pool, &mut feed.pending, BATCH)?;
         feed.ended = n == 0;
         feed.unread = self.stays_unread(head);

@@ -282,7 +282,9 @@ impl Clock for WallTime {
         self.begun = true;
         let now = self.clock.now();
         for (head, feed) in run.feeds.iter_mut().enumerate().filter(|(_, f)| !f.live) {
+            feed.may_wait = true;
             driver.refill(head, feed)?;
+            feed.begins = feed.waits;
         }
         let first = run.feeds.iter().filter_map(Feed::next).min().unwrap_or(now);
         let shift = now.0.wrapping_sub(first.0);
@@ -440,7 +442,12 @@ impl Driver {
         let (mut ask, due) = (Nanos::MAX, self.pipeline.next_deadline());
         // The timer comes behind them.
         let mut fds = Vec::with_capacity(feeds.len() + 1);
-        for source in self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()) {
+        for (head, feed) in self.pipeline.heads.iter_mut().zip(feeds) {
+            if feed.waits {
+                fds.extend(head.source.stream().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+                continue;
+            }
+            let Some(source) = head.source.live() else { continue };
             match source.descriptor() {
                 Some(fd) => fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
                 None if source.ended() => {}

@@ -21,6 +21,8 @@ mod reader;
 mod sections;
 mod sniff;
 mod spans;
+#[cfg(test)]
+mod stream_tests;
 mod target;
 mod window;
 mod writer;

@@ -133,6 +133,17 @@ impl Pcap {
         Ok(())
     }
 
+    /// Bytes that have to be there before the next record can be cut, or told to be damaged; 0 where they
+    /// are.
+    pub(super) fn lacks(&self, unread: &[u8]) -> usize {
+        if unread.len() < self.header {
+            return self.header;
+        }
+        let (captured, _) = self.lengths(self.order, unread);
+        let total = self.header + captured as usize;
+        if captured > MAX_CAPTURED || total <= unread.len() { 0 } else { total }
+    }
+
     /// The next record, if it is sound and all of it is in the window.
     #[inline(always)]
     fn ready(&self, order: Order, window: &mut Window) -> Option<Cut> {

@@ -152,6 +152,18 @@ impl PcapNg {
         }
     }
 
+    /// Bytes that have to be there before the next block can be taken in, or told to be damaged; 0 where they
+    /// are.
+    pub(super) fn lacks(&self, unread: &[u8]) -> usize {
+        if unread.len() < 12 {
+            return 12;
+        }
+        let section = self.order.u32(unread, 0) == SECTION;
+        let order = if section { byte_order(unread) } else { Some(self.order) };
+        let len = order.map_or(0, |order| order.u32(unread, 4));
+        if len > BLOCK_MAX || len as usize <= unread.len() { 0 } else { len as usize }
+    }
+
     /// Takes in the next block, if it is no packet; returns false if it is one, or there is none.
     pub(super) fn pass(
         &mut self,

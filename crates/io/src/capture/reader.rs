@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::decompress::{self, Device, DeviceError};
 use super::fields::Order;
@@ -13,7 +16,7 @@ use super::pcapng::{self, PcapNg};
 use super::spans::Shape;
 use super::window::{Stop, Window};
 use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
-use slipstream_core::stop::Stream;
+use slipstream_core::stop::{Stopped, Stream};
 
 /// Maximum number of layers of compression; a file can be made that unpacks to itself.
 const LAYERS: usize = 4;
@@ -85,6 +88,8 @@ pub struct CaptureReader {
     file_len: Option<u64>,
     /// The file, if it is one.
     file: Option<Arc<File>>,
+    /// The pipe or the like that it is read from as it is.
+    stream: Option<OwnedFd>,
     name: String,
 }
 
@@ -113,7 +118,7 @@ impl CaptureReader {
         }
         if !metadata.is_file() {
             // To open a named pipe as a file would wait for who writes to it, and for nothing else.
-            return Self::start(Stream::open(path).map_err(failed)?, path.display().to_string(), None);
+            return Self::of_stream(Stream::open(path).map_err(failed)?, path.display().to_string());
         }
         let file = File::open(path).map_err(failed)?;
         let again = file.try_clone().ok().map(Arc::new);
@@ -128,7 +133,14 @@ impl CaptureReader {
     /// As [`CaptureReader::open`].
     pub fn stdin() -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::open(Path::new("stdin"), error);
-        Self::start(Stream::stdin().map_err(failed)?, "stdin".to_owned(), None)
+        Self::of_stream(Stream::stdin().map_err(failed)?, "stdin".to_owned())
+    }
+
+    fn of_stream(stream: Stream, name: String) -> Result<Self, CaptureError> {
+        let again = stream.descriptor().ok();
+        let reader = Self::start(stream, name, None)?;
+        let plain = reader.compression == Compression::None;
+        Ok(Self { stream: again.filter(|_| plain), ..reader })
     }
 
     /// Reads a capture from `input`: a pipe, memory. `name` stands for it in errors.
@@ -163,6 +175,46 @@ impl CaptureReader {
             })),
             Err(stop) => self.stop(stop).map(|()| None),
         }
+    }
+
+    /// Returns true if [`CaptureReader::next_record`] would wait for whoever writes to a pipe: the next
+    /// record isn't there, or not all of it. What is there is read. Of a compressed stream it isn't known.
+    ///
+    /// # Errors
+    ///
+    /// As [`CaptureReader::next_record`].
+    pub fn waits(&mut self) -> Result<bool, CaptureError> {
+        let Some(stream) = &self.stream else { return Ok(false) };
+        loop {
+            let lacks = match &mut self.framing {
+                Framing::Pcap(pcap) => pcap.lacks(self.window.unread()),
+                Framing::PcapNg(ng) => ng.lacks(self.window.unread()),
+                Framing::Over => return Ok(false),
+            };
+            let gone_on = match &mut self.framing {
+                // Who is to wait for a packet takes in what comes before it.
+                Framing::PcapNg(ng) if lacks == 0 => {
+                    match ng.pass(&mut self.window, &mut self.interfaces, &mut self.notes) {
+                        Ok(true) => continue,
+                        Ok(false) => return Ok(false),
+                        Err(stop) => Err(stop),
+                    }
+                }
+                _ if lacks == 0 || self.window.is_over() => return Ok(false),
+                // Once it was asked to end nothing more comes.
+                _ if Stopped::check().is_err() || !is_readable(stream) => return Ok(true),
+                _ => self.window.read_once(lacks).map_err(Stop::Io),
+            };
+            if let Err(stop) = gone_on {
+                return self.stop(stop).map(|()| false);
+            }
+        }
+    }
+
+    /// The pipe for whose writer it [waits](Self::waits): it becomes readable when there is more.
+    #[must_use]
+    pub fn stream(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(AsFd::as_fd)
     }
 
     /// Lets another thread read, and decompress, the rest of the input ahead of the records that are asked
@@ -261,6 +313,7 @@ impl CaptureReader {
             read,
             file_len,
             file: None,
+            stream: None,
             name,
         })
     }
@@ -365,6 +418,12 @@ impl CaptureReader {
         }
         Ok(())
     }
+}
+
+/// Returns true if something can be read, were it the end.
+fn is_readable(stream: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
 }
 
 /// The steps from a device to a framing; knows what to call it in errors.

@@ -127,7 +127,23 @@ impl Window {
     /// The device failed. Damage in a compressed stream is not an error, but the end.
     #[inline]
     pub(super) fn want(&mut self, n: usize) -> io::Result<bool> {
-        if self.end - self.start >= n { Ok(true) } else { self.fill(n) }
+        if self.end - self.start >= n { Ok(true) } else { self.fill(n, n) }
+    }
+
+    /// Reads from the stream once, on the way to `n` bytes: what it has, or, where that is nothing, what
+    /// comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Window::want`].
+    pub(super) fn read_once(&mut self, n: usize) -> io::Result<()> {
+        let more = self.end - self.start + 1;
+        self.fill(more, n.max(more)).map(drop)
+    }
+
+    /// Returns true if the stream gives no more.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended
     }
 
     /// The bytes that are available now.
@@ -202,10 +218,10 @@ impl Window {
         Stop::Damage(Damage { byte, what })
     }
 
-    /// [`Window::want`], where more has to be read.
+    /// [`Window::want`], where more has to be read; there is to be room for `all` in the end.
     #[cold]
     #[inline(never)]
-    fn fill(&mut self, n: usize) -> io::Result<bool> {
+    fn fill(&mut self, n: usize, all: usize) -> io::Result<bool> {
         if matches!(self.source, Source::Stream(_)) {
             self.slide();
         }
@@ -229,7 +245,7 @@ impl Window {
                 Source::Stream(source) => {
                     if self.end == self.bytes.len() {
                         // Twice what has arrived, so that a promise alone allocates nothing.
-                        let grown = (2 * self.end).min(n.max(CHUNK));
+                        let grown = (2 * self.end).min(all.max(CHUNK));
                         self.bytes.resize(grown, 0);
                     }
                     let until = self.bytes.len().min(self.end + CHUNK);

@@ -1,0 +1,76 @@
+//! Captures that come by a pipe, piece by piece.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::*;
+
+/// A capture of so many packets, and how many of them begin with each of its bytes are complete.
+fn capture(format: Format, packets: u8) -> (Vec<u8>, Vec<usize>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let mut lens = Vec::new();
+    let mut bytes = Vec::new();
+    for n in 0..=packets {
+        let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, format)).unwrap();
+        for interface in 0..2 {
+            let name = Some(format!("eth{interface}"));
+            if format == Format::PcapNg || interface == 0 {
+                writer.add_interface(&Interface { link_number: 1, snap_len: 0, name });
+            }
+        }
+        (0..n).for_each(|n| writer.write(0, Nanos(n.into()), 60, &[n; 60]).unwrap());
+        writer.finish().unwrap();
+        bytes = std::fs::read(&path).unwrap();
+        lens.push(bytes.len());
+    }
+    (bytes, lens)
+}
+
+/// Whoever asks before waits for nothing: records are told to be there once they are, and not before.
+#[test]
+fn records_come_as_they_are_written() {
+    for format in [Format::Pcap, Format::PcapNg] {
+        let (bytes, lens) = capture(format, 3);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let mut to = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (head, rest) = bytes.split_at(lens[0]);
+        to.write_all(head).unwrap();
+        let mut reader = CaptureReader::open(&path).unwrap();
+        assert!(reader.stream().is_some());
+        let (mut got, mut at) = (Vec::new(), lens[0]);
+        for byte in rest {
+            assert!(reader.waits().unwrap(), "{format:?}: at byte {at}");
+            to.write_all(&[*byte]).unwrap();
+            at += 1;
+            if lens[got.len() + 1] == at {
+                assert!(!reader.waits().unwrap(), "{format:?}: at byte {at}");
+                got.push(reader.next_record().unwrap().unwrap().data.to_vec());
+            }
+        }
+        assert_eq!(got, [[0; 60], [1; 60], [2; 60]]);
+        // The end is one, in the middle of a record, too.
+        to.write_all(&bytes[lens[1]..lens[1] + 20]).unwrap();
+        assert!(reader.waits().unwrap());
+        drop(to);
+        assert!(!reader.waits().unwrap());
+        assert!(reader.next_record().unwrap().is_none());
+        assert!(reader.damage().is_some());
+        assert!(!reader.waits().unwrap());
+    }
+}
+
+/// Of a file, of memory and of what is compressed nobody waits to be told.
+#[test]
+fn files_are_read_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    std::fs::write(&path, capture(Format::Pcap, 1).0).unwrap();
+    let mut reader = CaptureReader::open(&path).unwrap();
+    assert!(!reader.waits().unwrap() && reader.stream().is_none());
+    assert!(reader.next_record().unwrap().is_some());
+}
