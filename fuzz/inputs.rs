@@ -66,9 +66,9 @@ macro_rules! targets {
 }
 
 targets! {
-    capi capture capture_round_trip checksum classify control firewall fragments functions gro iptables
-    measure_state pipeline poll_log reframe router routes rules shm sketch_state sketch_tables slice state
-    trace_part tunnel
+    capi capture capture_parts capture_round_trip checksum classify control firewall fragments functions gro
+    iptables measure_state pipeline poll_log reframe router routes rules settings shm sketch_calls sketch_state
+    sketch_tables slice stages state trace_part tunnel
 }
 
 fn root() -> PathBuf {

@@ -1,0 +1,204 @@
+//! Any packets through every stage type in a pipeline, whose tables were filled from any records: nothing
+//! panics, no packet is left inside, packets leave alike whether a stage decides once a train or once a
+//! packet, and on one thread or two; and tables that are saved are taken again.
+#![no_main]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use libfuzzer_sys::fuzz_target;
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Compression, Format, Interface, WriterOptions};
+use slipstream::pipeline::{Plan, stage_type};
+use slipstream::runtime::Driver;
+use slipstream::time::Nanos;
+use slipstream_wire::checksum::{fill_ip, fill_transport};
+use slipstream_wire::{LinkType, classify};
+
+const BEGIN: u64 = 1_700_000_000_000_000_000;
+const RULES: &str = "count udp\nlog 1/3 tcp syn\nreset tcp dst port 23\nallow state established,related\n\
+                     deny state invalid\ndeny length 0-59\nallow state new src net 10.0.0.0/8,2001:db8::/32\n";
+
+/// A stage type and its settings, without `decide`; how the inputs `a` and `b` and the outputs `x` and `y`
+/// are led; whether the type has `decide`.
+const STAGES: [(&str, &str, &str, bool); 18] = [
+    ("firewall", "rules=rules.txt, connections=8, fragments=4", "a -> f -> x; b -> [back]f[back] -> y", true),
+    ("firewall", "rules=rules.txt, connections=8, early_drop=true, checksum=all, cache=4", "a -> f -> x; b -> [back]f[back] -> y; f[denied] -> x; f[replies] -> y", true),
+    ("nat", "pool=[192.0.2.1], sessions=8, fragments=4, ports=1024-1030, static=\"10.0.0.9 = 192.0.2.9\"", "a -> f -> x; b -> [outside]f[inside] -> y", true),
+    ("nat", "pool=[192.0.2.0/30], sessions=8, pooling=arbitrary, filtering=address-and-port-dependent, inbound_refresh=true", "a -> f -> x; b -> [outside]f[inside] -> y", true),
+    ("balancer", "service=\"192.0.2.1:80\", backends=[10.0.0.1, \"10.0.0.2 weight=2\"], source=192.0.2.9, connections=8, mtu=576, fragments=4", "a -> f -> x; f[clients] -> y; b -> [backends]f", true),
+    ("balancer", "service=\"192.0.2.1:80\", backends=[10.0.0.1, 10.0.0.2], mode=nat, connections=8", "a -> f -> x; b -> [backends]f[clients] -> y", true),
+    ("router", "interfaces=[\"a 10.0.0.1/24 2001:db8::1/64 02:00:00:00:00:01\", \"b 192.0.2.2/24 2001:db8:2::1/64 02:00:00:00:00:02 mtu 1280\"], neighbours=[\"192.0.2.1 02:02:02:02:02:02\"], neighbour_table=16", "a -> [a]f[b] -> y; b -> [b]f[a] -> x", true),
+    ("l2fwd", "ports=[a, b], stations=16, static=\"02:00:00:00:00:02 b\"", "a -> [a]f[b] -> y; b -> [b]f[a] -> x", true),
+    ("meter", "cir=1mbps, cbs=200, pir=2mbps, pbs=300, per=flow, flows=8, aware=true, mark=af2, red=port", "a -> f -> x; f[red] -> y; b -> f", true),
+    ("meter", "cir=1mbps, cbs=200, ebs=100, mark=\"1,2,-\"", "a -> f -> x; b -> y", true),
+    ("flow_stats", "flows=8, idle=1s, active=3s", "a -> f -> x; b -> y", true),
+    ("switch", "ports=[\"dns: udp dst port 53\", \"more: tcp syn or ip6\"]", "a -> f; b -> f; f[dns] -> x; f[more] -> x; f[other] -> y", true),
+    ("slice", "threshold=1, entries=4", "a -> f -> n :: nat(pool=[192.0.2.1], sessions=8, fragments=4) -> splice -> x; b -> y", false),
+    ("slice", "threshold=1, entries=4, storage=copy, entry_bytes=100, keep_bytes=3, mode=paper", "a -> f -> m :: meter(cir=1mbps, mark=af1) -> vlan_push(id=7) -> splice -> x; b -> y", false),
+    ("reframe", "hold=1s, compress=\"ack,gro\", tcp_order=true, class=[\"t: top 2 => hold=2s, burst=3\"], top_window=16, capacity=5", "a -> f -> x; b -> y", false),
+    ("delay", "time=1s, jitter=1s, capacity=3", "a -> f -> vlan_push(id=3, ethertype=802.1ad) -> x; b -> vlan_pop -> y", false),
+    ("limit", "rate=1mbps, burst=200", "a -> f -> t :: tee(ports=2); t[0] -> x; t[1] -> y; f[exceeded] -> y; b -> tap(path=tap.pcap, rules=\"udp\") -> y", false),
+    ("measure", "task=heavy-hitters, memory=4KiB, epoch=3p, key=5tuple", "a -> f -> x; b -> y", false),
+];
+
+/// Starts of packets, behind an Ethernet header: of TCP, UDP, an ICMP error, IPv6 with both, a fragment, ARP.
+const STARTS: [&[u8]; 8] = [
+    &[],
+    &[8, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 6, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 16, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 2, 1, 0, 0, 0, 0, 0],
+    &[8, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 0, 7, 0, 53, 0, 24, 0, 0],
+    &[8, 0, 0x45, 0, 0, 72, 0, 1, 0, 0, 64, 1, 0, 0, 192, 0, 2, 7, 192, 0, 2, 1, 3, 4, 0, 0, 0, 0, 5, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 8, 4, 0, 0, 53, 0, 24, 0, 0],
+    &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 28, 6, 64, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0x20, 1, 0xd, 0xb8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0],
+    &[8, 0, 0x45, 0, 0, 44, 0, 9, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 0, 7, 0, 53, 0, 40, 0, 0],
+    &[8, 0, 0x45, 0, 0, 36, 0, 9, 0, 3, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1],
+    &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 2, 2, 2, 2, 2, 192, 0, 2, 1, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1],
+];
+
+type Packet = (u64, Vec<u8>);
+
+/// Packets of two sources: of each a byte that says of which source and kind it is, one for the time that has
+/// passed, one for the length of what comes behind the start, and edits.
+fn packets(mut data: &[u8]) -> [Vec<Packet>; 2] {
+    let (mut all, mut now) = ([Vec::new(), Vec::new()], BEGIN);
+    while let Some((&[kind, gap, len, edits], rest)) = data.split_first_chunk::<4>() {
+        let (body, mut rest) = rest.split_at(usize::from(len & 63).min(rest.len()));
+        now += u64::from(gap) << if len & 64 == 0 { 10 } else { 26 };
+        let mut frame = vec![2, 0, 0, 0, 0, 1 + (kind >> 5 & 1), 2, 0, 0, 0, 0, 9];
+        let start = STARTS[usize::from(kind & 7)];
+        frame.extend(start);
+        frame.extend(body);
+        for _ in 0..edits & 3 {
+            let Some((&[at, value], after)) = rest.split_first_chunk::<2>() else { break };
+            rest = after;
+            if let Some(byte) = frame.get_mut(usize::from(at)) {
+                *byte = value;
+            }
+        }
+        if edits & 4 != 0 && frame.len() >= 34 {
+            // The other way round, as an answer would come.
+            let (from, to): ([u8; 4], [u8; 4]) = (frame[26..30].try_into().unwrap(), frame[30..34].try_into().unwrap());
+            frame[26..30].copy_from_slice(&to);
+            frame[30..34].copy_from_slice(&from);
+        }
+        if edits & 8 == 0 {
+            let length = frame.len().saturating_sub(14) as u16;
+            if frame.len() > 18 && frame[12..14] == [8, 0] {
+                frame[16..18].copy_from_slice(&length.to_be_bytes());
+            }
+        }
+        if edits & 16 == 0 {
+            if let Ok(headers) = classify(LinkType::Ethernet, &frame) {
+                fill_ip(&mut frame, &headers);
+                fill_transport(&mut frame, &headers);
+            }
+        }
+        data = rest;
+        all[usize::from(kind >> 6 & 1)].push((now, frame));
+    }
+    all
+}
+
+fn write(path: &Path, packets: &[Packet]) {
+    let options = WriterOptions { format: Format::Pcap, compression: Compression::None };
+    let mut writer = CaptureWriter::to_writer(std::fs::File::create(path).unwrap(), "in", options).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
+    for (time, data) in packets {
+        writer.write(0, Nanos(*time), data.len() as u32, data).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn read(path: &Path) -> Vec<Packet> {
+    let mut reader = CaptureReader::open(path).unwrap();
+    let mut all = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        all.push((record.time.0, record.data.to_vec()));
+    }
+    all
+}
+
+fn driver(graph: &str, folder: &Path) -> Driver {
+    let plan = Plan::from_graph(graph, None, None, folder).unwrap_or_else(|errors| panic!("{graph}: {errors}"));
+    Driver::new(plan.build(7).unwrap_or_else(|error| panic!("{graph}: {error}")))
+}
+
+/// The records of all tables of the stage `f`.
+fn saved(driver: &mut Driver, kind: &str, now: Nanos) -> Vec<Vec<Vec<u8>>> {
+    let tables = stage_type(kind).unwrap().properties.tables;
+    let Some(stage) = driver.operate("f") else { return Vec::new() };
+    stage.expire(now);
+    let records = |(number, table): (usize, &slipstream::operate::StateTable)| {
+        let (mut bytes, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = stage.save(number, at, 3, now, &mut bytes);
+        }
+        let mut records: Vec<Vec<u8>> = bytes.chunks(table.record).map(<[u8]>::to_vec).collect();
+        for record in &records {
+            assert!((table.describe)(record).is_some() && (table.ends)(record).is_some());
+        }
+        records.sort();
+        records
+    };
+    tables.iter().enumerate().map(records).collect()
+}
+
+fn folder() -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let folder = base.join(format!("slipstream-fuzz-stages-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("rules.txt"), RULES).unwrap();
+    folder
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[which, hold, records], mut rest)) = data.split_first_chunk::<3>() else { return };
+    let (kind, settings, wiring, decides) = STAGES[usize::from(which) % STAGES.len()];
+    let tables = stage_type(kind).unwrap().properties.tables;
+    let mut given = Vec::new();
+    for number in 0..usize::from(records % 6) {
+        if tables.is_empty() {
+            break;
+        }
+        let number = number % tables.len();
+        let (record, after) = rest.split_at(tables[number].record.min(rest.len()));
+        given.push((number, record));
+        rest = after;
+    }
+    let folder = folder();
+    let [a, b] = packets(rest);
+    write(&folder.join("a.pcap"), &a);
+    write(&folder.join("b.pcap"), &b);
+    let hold = ["0", "100us", "1s"][usize::from(hold) % 3];
+    let mut results = Vec::new();
+    for (decide, workers) in [("train", 1), ("packet", 1), ("train", 2)] {
+        let decide = if decides { format!(", decide={decide}") } else { String::new() };
+        let graph = format!(
+            "a0 :: pcap(path=a.pcap) -> a :: reframe(hold={hold}, bypass=none)\nb0 :: pcap(path=b.pcap) -> b :: counter\n\
+             f :: {kind}({settings}{decide})\nx :: pcap(path=x.pcap)\ny :: pcap(path=y.pcap)\n{wiring}"
+        );
+        let mut driver = driver(&graph, &folder).workers(workers);
+        for (table, record) in &given {
+            if let Some(stage) = driver.operate("f") {
+                stage.restore(*table, record, 5, Nanos(BEGIN));
+            }
+        }
+        let report = driver.run(&mut |_| ControlFlow::Continue(())).unwrap_or_else(|e| panic!("{graph}: {e}"));
+        let held: u64 = report.stages.iter().map(|stage| stage.held).sum();
+        assert_eq!((report.live, held), (0, 0), "packets are left inside");
+        let came: u64 = report.sources.iter().map(|source| source.packets).sum();
+        assert_eq!(came, (a.len() + b.len()) as u64);
+
+        let now = Nanos(a.iter().chain(&b).map(|packet| packet.0).max().unwrap_or(BEGIN));
+        let before = saved(&mut driver, kind, now);
+        let mut other = self::driver(&graph, &folder);
+        for (table, record) in before.iter().enumerate().flat_map(|(n, all)| all.iter().map(move |r| (n, r))) {
+            let stage = other.operate("f").unwrap();
+            assert!(stage.restore(table, record, 0, now), "{kind}: {record:?} was saved, and is not taken");
+        }
+        assert_eq!(saved(&mut other, kind, now), before);
+        drop(other);
+        results.push((read(&folder.join("x.pcap")), read(&folder.join("y.pcap")), before));
+    }
+    assert_eq!(results[0], results[2], "on two threads it is something else");
+    assert_eq!(results[0], results[1], "decided once a train it is something else");
+});
