@@ -140,13 +140,21 @@ impl Layer {
         found.next().is_none().then_some(one)
     }
 
+    /// Returns true if its length fields can be those of a packet of so many bytes.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        let fixed = if self.six { 40 } else { 0 };
+        bytes.saturating_sub(self.l3 + fixed) <= usize::from(u16::MAX)
+    }
+
     /// Has lengths and checksums go by the bytes that there are; `number` is that of the packet among those
     /// of its super-frame. `always`: a checksum of 0 of UDP is one that is missing.
     fn repair(&self, packet: &mut [u8], number: u16, always: bool) {
         let Self { l3, l4, six, protocol } = *self;
-        let (ip, transport) = ((packet.len() - l3) as u16, (packet.len() - l4) as u16);
+        // That of IPv6 leaves out the fixed header, so that packets may be longer than 65,535 bytes.
+        let fixed = if six { 40 } else { 0 };
+        let (ip, transport) = ((packet.len() - l3 - fixed) as u16, (packet.len() - l4) as u16);
         if six {
-            put(packet, l3 + 4, ip - 40);
+            put(packet, l3 + 4, ip);
         } else {
             put(packet, l3 + 2, ip);
             let id = be16(packet, l3 + 4);
@@ -232,6 +240,10 @@ impl Segmenter {
         };
         let payload = layer.l4 + header;
         if header < 8 || payload >= frame.len() || layer.protocol != offload.protocol {
+            return false;
+        }
+        let longest = frame.len().min(payload.saturating_add(size));
+        if !tunnel.iter().chain([&layer]).all(|layer| layer.has_room_for(longest)) {
             return false;
         }
         self.frame.clear();
@@ -445,6 +457,40 @@ mod tests {
         assert!(!takes(600));
     }
 
+    /// A packet that is not cut may be as long as there is room for: IPv6 has lengths for it, IPv4 has none.
+    #[test]
+    fn packets_of_64_kib_keep_their_lengths() {
+        for tcp in [false, true] {
+            let len = LONGEST - HEADER - 8 - 14 - 40 - if tcp { 32 } else { 8 };
+            let whole = frame(true, tcp, false, 1, 2, 0x10, &vec![7; len]);
+            assert_eq!(whole.len(), 14 + (1 << 16));
+            let header = |kind: u8| {
+                let [low, high] = u16::MAX.to_ne_bytes();
+                Offload::read(&[0, kind, 0, 0, low, high, 0, 0, 0, 0])
+            };
+            let (mut segmenter, mut packet) = (Segmenter::default(), Vec::new());
+            assert!(segmenter.take(&whole, header(if tcp { 4 } else { 5 })));
+            assert!(segmenter.next(&mut packet) && packet == whole);
+            assert!(!segmenter.next(&mut packet));
+            let mut whole = frame(false, tcp, false, 1, 2, 0x10, &[7; 20]);
+            whole.resize(14 + (1 << 16), 7);
+            assert!(!segmenter.take(&whole, header(if tcp { 1 } else { 5 })));
+        }
+    }
+
+    fn survives(mut bytes: Vec<u8>, header: [u8; HEADER]) -> Result<(), TestCaseError> {
+        let (mut segmenter, mut packet) = (Segmenter::default(), Vec::new());
+        let offload = Offload::read(&header);
+        segmenter.take(&bytes, offload);
+        let mut n = 0;
+        while segmenter.next(&mut packet) {
+            n += 1;
+        }
+        prop_assert!(n <= bytes.len());
+        offload.complete(&mut bytes);
+        Ok(())
+    }
+
     proptest! {
         /// Against the obvious twin: the packets that a sender without such a card makes.
         #[test]
@@ -515,16 +561,39 @@ mod tests {
         /// Any bytes at all are cut, or refused, and nothing else happens.
         #[test]
         fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), header in any::<[u8; HEADER]>()) {
-            let (mut segmenter, mut packet) = (Segmenter::default(), Vec::new());
-            let offload = Offload::read(&header);
-            segmenter.take(&bytes, offload);
-            let mut n = 0;
-            while segmenter.next(&mut packet) {
-                n += 1;
+            survives(bytes, header)?;
+        }
+
+        /// So are super-frames of any length that were changed in any places, in tunnels or not.
+        #[test]
+        fn what_is_half_right_is_refused_or_cut(
+            (v6, tcp, tag) in any::<(bool, bool, bool)>(),
+            way in proptest::option::of(0usize..6),
+            len in prop_oneof![0usize..300, 65_000usize..65_472],
+            edits in proptest::collection::vec((0usize..140, any::<u8>()), 0..4),
+            behind in 0usize..100,
+            header in any::<[u8; HEADER]>(),
+            right in any::<bool>(),
+        ) {
+            let mut bytes = frame(v6, tcp, tag, 1, 2, 0x10, &vec![7; len.min(65_400)]);
+            let start = bytes.len() - len.min(65_400) - if tcp { 32 } else { 8 };
+            let alone = bytes.len();
+            if let Some(way) = way.filter(|_| len < 300) {
+                bytes = in_tunnel(way, &bytes, 5);
             }
-            prop_assert!(n <= 200);
-            let mut bytes = bytes;
-            offload.complete(&mut bytes);
+            let start = start + bytes.len() - alone;
+            for (at, byte) in edits {
+                if let Some(there) = bytes.get_mut(at) {
+                    *there = byte;
+                }
+            }
+            bytes.resize((bytes.len() + behind).min(LONGEST - HEADER), 0);
+            let mut header = header;
+            if right {
+                (header[0], header[1]) = (1, if tcp { 1 } else { 5 });
+                [header[6], header[7]] = (start as u16).to_ne_bytes();
+            }
+            survives(bytes, header)?;
         }
 
         /// Missing checksums become what they are of whole packets.
