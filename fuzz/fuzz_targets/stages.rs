@@ -35,7 +35,7 @@ const STAGES: [(&str, &str, &str, bool); 18] = [
     ("switch", "ports=[\"dns: udp dst port 53\", \"more: tcp syn or ip6\"]", "a -> f; b -> f; f[dns] -> x; f[more] -> x; f[other] -> y", true),
     ("slice", "threshold=1, entries=4", "a -> f -> n :: nat(pool=[192.0.2.1], sessions=8, fragments=4) -> splice -> x; b -> y", false),
     ("slice", "threshold=1, entries=4, storage=copy, entry_bytes=100, keep_bytes=3, mode=paper", "a -> f -> m :: meter(cir=1mbps, mark=af1) -> vlan_push(id=7) -> splice -> x; b -> y", false),
-    ("reframe", "hold=1s, compress=\"ack,gro\", tcp_order=true, class=[\"t: top 2 => hold=2s, burst=3\"], top_window=16, capacity=5", "a -> f -> x; b -> y", false),
+    ("reframe", "hold=1s, compress=\"ack,gro\", tcp_order=true, class=[\"t: top 2 => hold=2s, burst=3\"], top_window=16, flows=1024, capacity=5", "a -> f -> x; b -> y", false),
     ("delay", "time=1s, jitter=1s, capacity=3", "a -> f -> vlan_push(id=3, ethertype=802.1ad) -> x; b -> vlan_pop -> y", false),
     ("limit", "rate=1mbps, burst=200", "a -> f -> t :: tee(ports=2); t[0] -> x; t[1] -> y; f[exceeded] -> y; b -> tap(path=tap.pcap, rules=\"udp\") -> y", false),
     ("measure", "task=heavy-hitters, memory=4KiB, epoch=3p, key=5tuple", "a -> f -> x; b -> y", false),
@@ -85,11 +85,11 @@ fn packets(mut data: &[u8]) -> [Vec<Packet>; 2] {
                 frame[16..18].copy_from_slice(&length.to_be_bytes());
             }
         }
-        if edits & 16 == 0 {
-            if let Ok(headers) = classify(LinkType::Ethernet, &frame) {
-                fill_ip(&mut frame, &headers);
-                fill_transport(&mut frame, &headers);
-            }
+        if edits & 16 == 0
+            && let Ok(headers) = classify(LinkType::Ethernet, &frame)
+        {
+            fill_ip(&mut frame, &headers);
+            fill_transport(&mut frame, &headers);
         }
         data = rest;
         all[usize::from(kind >> 6 & 1)].push((now, frame));
@@ -173,7 +173,7 @@ fuzz_target!(|data: &[u8]| {
     for (decide, workers) in [("train", 1), ("packet", 1), ("train", 2)] {
         let decide = if decides { format!(", decide={decide}") } else { String::new() };
         let graph = format!(
-            "a0 :: pcap(path=a.pcap) -> a :: reframe(hold={hold}, bypass=none)\nb0 :: pcap(path=b.pcap) -> b :: counter\n\
+            "a0 :: pcap(path=a.pcap) -> a :: reframe(hold={hold}, bypass=none, flows=1024, capacity=64)\nb0 :: pcap(path=b.pcap) -> b :: counter\n\
              f :: {kind}({settings}{decide})\nx :: pcap(path=x.pcap)\ny :: pcap(path=y.pcap)\n{wiring}"
         );
         let mut driver = driver(&graph, &folder).workers(workers);
