@@ -220,8 +220,9 @@ impl Reframe {
     }
 
     /// The first time by which something will have left, if no packet comes; [`Nanos::MAX`] when nothing is
-    /// inside.
-    pub(crate) fn next_release(&self) -> Nanos {
+    /// inside. Packets that come when a train is due, and not later, may still join what leaves then.
+    #[must_use]
+    pub fn next_release(&self) -> Nanos {
         if self.leaving.is_empty() { self.hold.due().after(1) } else { self.instant.after(1) }
     }
 
@@ -229,13 +230,6 @@ impl Reframe {
     #[must_use]
     pub fn next_deadline(&self) -> Nanos {
         self.hold.due()
-    }
-
-    /// As [`Reframe::next_deadline`], but also when what is on its way out at the current instant, which
-    /// packets of that instant may still join, must have left.
-    #[must_use]
-    pub fn next_event(&self) -> Nanos {
-        if self.leaving.is_empty() { self.hold.due() } else { self.instant.after(1) }
     }
 
     /// Trains that packets came as: runs of one flow, and packets without a flow.
