@@ -8,9 +8,12 @@ Targets that make checksums right take what stands before them.
 
 import gzip
 import struct
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from netns import checksum  # noqa: E402
 
 # Expressions of the language of rules: every word of it stands in one.
 RULES = [
@@ -80,14 +83,6 @@ SETTINGS = [
     "profile=campus,packets=30,copies=2,seed=1,start=9,snap-len=96",
     "packets=20,size=60..100,protocol=0.5,ipv6=0.5,vlan=0.5,slf=2,arrivals=poisson",
 ]
-
-
-def checksum(data):
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return 0xFFFF - total
 
 
 def ipv4(protocol, body, source=(10, 0, 0, 1), target=(192, 0, 2, 1)):

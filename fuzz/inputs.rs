@@ -21,7 +21,7 @@ use std::{fs, panic, thread};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-pub use shared::classifiers_agree;
+pub use shared::{Input, classifiers_agree};
 
 /// Inputs that are made up for each target.
 const INPUTS: usize = 300;

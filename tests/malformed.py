@@ -15,6 +15,7 @@ import struct
 
 import harness
 from connections import ACK, FIN, PSH, RST, SYN
+from netns import checksum
 from packets import ICMP, ICMP6, TCP, UDP
 
 BOOK = harness.ROOT / "book/src/functions/firewall.md"
@@ -45,15 +46,6 @@ APART = {
 }
 
 
-def summed(data):
-    """The Internet checksum of bytes."""
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return 0xFFFF - total
-
-
 class Packet:
     """One packet in parts that can be made wrong one by one."""
 
@@ -78,7 +70,7 @@ class Packet:
             length = 20 + len(self.options) + len(self.body) if self.length is None else self.length
             head = struct.pack("!BBHHHBBH4s4s", self.nibble << 4 | words, self.dscp << 2, length, number, 0, 64, self.protocol, 0,
                                source, target) + self.options
-            value = summed(head[:words * 4].ljust(20, b"\0")) ^ (0 if self.header_sum else 0x1234)
+            value = checksum(head[:words * 4].ljust(20, b"\0")) ^ (0 if self.header_sum else 0x1234)
             return head[:10] + struct.pack("!H", value) + head[12:] + self.body + self.behind
         chain, follows = b"", self.protocol
         for kind, data in reversed(self.extensions):
@@ -97,7 +89,7 @@ class Packet:
             covered = said if 8 <= said <= end else end
         self.body[field:field + 2] = b"\0\0"
         pseudo = b"" if self.protocol == ICMP else source + target + struct.pack("!II", covered, self.protocol)
-        value = summed(pseudo + bytes(self.body[:covered])) or (0xFFFF if self.protocol == UDP else 0)
+        value = checksum(pseudo + bytes(self.body[:covered])) or (0xFFFF if self.protocol == UDP else 0)
         if not self.transport_sum:
             value ^= 0x0101
         self.body[field:field + 2] = struct.pack("!H", value)

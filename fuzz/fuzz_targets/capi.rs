@@ -12,6 +12,7 @@ use slipstream_capi::error::SLIP_OK;
 use slipstream_capi::packet::{slip_key, slip_packet, slip_train};
 use slipstream_capi::reframe::*;
 use slipstream_capi::stats::slip_stats;
+use slipstream_fuzz::Input;
 
 /// A reframer in C's hands, freed or not, and the handles that are inside.
 struct Held {
@@ -19,26 +20,6 @@ struct Held {
     live: bool,
     inside: HashSet<u32>,
     last: u64,
-}
-
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn number(&mut self) -> u32 {
-        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
-    }
-
-    fn bytes(&mut self, n: usize) -> &'a [u8] {
-        let (bytes, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        bytes
-    }
 }
 
 fn make(input: &mut Input<'_>) -> *mut slip_reframe {
@@ -50,10 +31,10 @@ fn make(input: &mut Input<'_>) -> *mut slip_reframe {
         let mut config = config.assume_init();
         let bypass = [null(), c"none".as_ptr(), c"length 60-100 or udp".as_ptr(), c"nonsense".as_ptr()];
         config.bypass = bypass[usize::from(input.byte() & 3)];
-        config.hold_ns = u64::from(input.number() >> (input.byte() & 31));
+        config.hold_ns = u64::from(input.u32() >> (input.byte() & 31));
         config.burst = u32::from(input.byte());
         config.capacity = u32::from(input.byte());
-        config.capacity_bytes = u64::from(input.number() >> 8);
+        config.capacity_bytes = u64::from(input.u32() >> 8);
         config.flows = u32::from(input.byte());
         config.policy = u32::from(input.byte() & 3);
         config.admit = u32::from(input.byte() & 1);
@@ -113,7 +94,7 @@ fuzz_target!(|data: &[u8]| {
                 (held.live, held.inside) = (false, HashSet::new());
             }
             2 => {
-                let now = u64::from(input.number() >> (input.byte() & 31));
+                let now = u64::from(input.u32() >> (input.byte() & 31));
                 poll(held, &mut input, now, false);
             }
             3 => {
@@ -145,7 +126,7 @@ fuzz_target!(|data: &[u8]| {
                     (key.src[3], key.tcp_flags, key.vlan) = (kind >> 6, kind >> 4, u16::from(kind) & 8);
                     keys.push(key);
                     let data = if kind & 1 == 1 { null() } else { bytes.as_ptr() };
-                    let length = input.number() >> (input.byte() & 31);
+                    let length = input.u32() >> (input.byte() & 31);
                     packets.push(slip_packet {
                         data,
                         key: null(),

@@ -8,27 +8,7 @@ use std::ptr::{null, null_mut};
 use libfuzzer_sys::fuzz_target;
 use slipstream_capi::error::SLIP_OK;
 use slipstream_capi::sketch::*;
-
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn number(&mut self) -> u64 {
-        let bytes = std::array::from_fn(|_| self.byte());
-        u64::from_le_bytes(bytes) >> (self.byte() & 63)
-    }
-
-    fn bytes(&mut self, n: usize) -> &'a [u8] {
-        let (bytes, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        bytes
-    }
-}
+use slipstream_fuzz::Input;
 
 /// A sketch in C's hands, freed or not.
 struct Held {
@@ -63,7 +43,7 @@ fn make(input: &mut Input<'_>) -> Held {
         let mut config = config.assume_init();
         config.kind = KINDS.get(usize::from(input.byte() & 15)).map_or(null(), |kind| kind.as_ptr());
         // Sizes of a few KiB: whatever asks for more is another test's.
-        config.memory = input.number() % (1 << 17);
+        config.memory = input.u64() % (1 << 17);
         config.seed = 1 + u64::from(input.byte() & 1);
         config.key_length = [4, 8, 13, 16, 5][usize::from(input.byte()) % 5];
         config.keep = u32::from(input.byte());
@@ -117,7 +97,7 @@ fuzz_target!(|data: &[u8]| {
                 assert!(code != SLIP_OK || live && all[from].live && from != which % n);
             }
             3 => {
-                let want = input.number();
+                let want = input.u64();
                 let n = u32::from(input.byte() & 31);
                 let source = u32::from(input.byte() & 31);
                 // SAFETY: there is room for as many as is said.
@@ -129,7 +109,7 @@ fuzz_target!(|data: &[u8]| {
                 assert!(room(n, slip_heavy::default(), ask).iter().all(|heavy| in_order(&heavy.size)));
             }
             4 => {
-                let q = f64::from_bits(input.number());
+                let q = f64::from_bits(input.u64());
                 let q = if input.byte() & 1 == 0 { q } else { f64::from(input.byte()) / 255.0 };
                 let mut figure = slip_figure::default();
                 // SAFETY: there is room for one.

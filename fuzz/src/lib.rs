@@ -35,3 +35,33 @@ pub fn classifiers_agree(data: &[u8], parse: impl Fn(&str) -> Result<RuleSet, Ru
         }
     }
 }
+
+/// The bytes of an input, from which a target takes what it makes of them; behind their end they are 0.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    /// The next number, mostly a large one.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    /// The next number, of any size.
+    pub fn u64(&mut self) -> u64 {
+        let bytes = std::array::from_fn(|_| self.byte());
+        u64::from_le_bytes(bytes) >> (self.byte() & 63)
+    }
+
+    /// The next bytes, as many as are left at most.
+    pub fn bytes(&mut self, n: usize) -> &'a [u8] {
+        let (bytes, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}

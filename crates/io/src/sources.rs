@@ -69,8 +69,9 @@ impl CaptureSource {
         &self.reader
     }
 
-    /// [`Source::fill`] with the records that are there; the first of them is.
-    fn fill_as_they_come(
+    /// [`Source::fill`]; with `AS_THEY_COME` with the records that are there, the first of which is.
+    #[inline(always)]
+    fn fill_from<const AS_THEY_COME: bool>(
         &mut self,
         pool: &mut Pool,
         arrivals: &mut Arrivals,
@@ -82,34 +83,29 @@ impl CaptureSource {
             let Some(record) = self.reader.next_record()? else { break };
             self.order.take(pool, arrivals, &record);
             n += 1;
-            match self.reader.waits() {
-                Ok(false) => {}
-                Ok(true) => break,
-                Err(error) => {
-                    self.failed = Some(error.into());
-                    break;
-                }
+            if AS_THEY_COME && self.nothing_follows() {
+                break;
             }
         }
         self.order.sequence += n as u64;
         Ok(n)
+    }
+
+    /// Returns true if no record is there behind the one that was read last, or there will be none.
+    fn nothing_follows(&mut self) -> bool {
+        self.reader.waits().unwrap_or_else(|error| {
+            self.failed = Some(error.into());
+            true
+        })
     }
 }
 
 impl Source for CaptureSource {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         if self.as_they_come {
-            return self.fill_as_they_come(pool, arrivals, max);
+            return self.fill_from::<true>(pool, arrivals, max);
         }
-        arrivals.first = self.order.sequence;
-        let mut n = 0;
-        while n < max {
-            let Some(record) = self.reader.next_record()? else { break };
-            self.order.take(pool, arrivals, &record);
-            n += 1;
-        }
-        self.order.sequence += n as u64;
-        Ok(n)
+        self.fill_from::<false>(pool, arrivals, max)
     }
 
     fn waits(&mut self) -> Result<bool, SourceError> {

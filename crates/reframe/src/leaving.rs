@@ -2,8 +2,9 @@
 //! all go out in batches.
 
 use super::config::Policy;
-use super::flow_table::is_open;
+use super::flow_table::{Entry, is_open};
 use super::reframer::Reframe;
+use super::slot::TrainSlot;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Train};
 use slipstream_core::frame::Frame;
@@ -19,6 +20,17 @@ pub(super) struct Leaving {
     pub(super) sequence: u64,
     pub(super) train: u32,
     pub(super) cause: Cause,
+}
+
+/// The order of a train, whose packets count for its flow already, among those that leave with it; weights
+/// left out.
+#[inline(always)]
+pub(super) fn order_by(policy: Policy, entry: &Entry, slot: &TrainSlot) -> u64 {
+    match policy {
+        Policy::Oldest => entry.first_seen.0,
+        Policy::Waiting => slot.base().0,
+        Policy::Shortest => u64::from(entry.packets()) << 32,
+    }
 }
 
 /// Puts trains that leave at one instant in order.
@@ -102,11 +114,7 @@ impl Reframe {
         let entry = self.table.get_mut(slot.flow());
         entry.train_leaves(slot.class);
         entry.count(slot.count);
-        let order = match self.policy {
-            Policy::Oldest => entry.first_seen.0,
-            Policy::Waiting => slot.base().0,
-            Policy::Shortest => u64::from(entry.packets()) << 32,
-        };
+        let order = order_by(self.policy, entry, slot);
         let weight = if self.weighted {
             self.class_settings.get(slot.class as usize).map_or(1, |t| t.weight)
         } else {

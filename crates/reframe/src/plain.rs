@@ -14,7 +14,7 @@ use super::flow_table::{Entry, NONE, is_open};
 use slipstream_core::stage::Output;
 
 use super::block::Block;
-use super::leaving::{Leaving, sort};
+use super::leaving::{Leaving, order_by, sort};
 use super::reframer::Reframe;
 use super::slot::TrainSlot;
 use super::stats::Cause;
@@ -243,7 +243,7 @@ impl Reframe {
         let Batch { frames, trains, .. } = out;
         let mut before = *table.last();
         let leading = hold.leading_together(now, BATCH.saturating_sub(frames.len()))?;
-        if before == NONE || leading.trains == 0 {
+        if before == NONE {
             return None;
         }
         let release = hold.due();
@@ -284,11 +284,7 @@ impl Reframe {
 fn leaves(entry: &mut Entry, slot: &TrainSlot, policy: Policy) -> u64 {
     entry.train = NONE;
     entry.count(slot.count);
-    match policy {
-        Policy::Oldest => entry.first_seen.0,
-        Policy::Waiting => slot.base().0,
-        Policy::Shortest => u64::from(entry.packets()) << 32,
-    }
+    order_by(policy, entry, slot)
 }
 
 /// The packets that arrive at `time` or later.

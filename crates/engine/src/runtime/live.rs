@@ -109,22 +109,8 @@ impl Excess {
         if let Some(came) = at_once(pool, batch) {
             return self.due.push(came);
         }
-        let mut last = Came { arrival: Nanos(0), time: Nanos(0), packets: 0 };
         for (train, frames) in batch.iter() {
-            for frame in frames {
-                let (due, time) = (train.release.max(frame.arrival), pool.meta(frame.buf).time);
-                if (due, time) == (last.arrival, last.time) {
-                    last.packets += 1;
-                    continue;
-                }
-                if last.packets > 0 {
-                    self.due.push(last);
-                }
-                last = Came { arrival: due, time, packets: 1 };
-            }
-        }
-        if last.packets > 0 {
-            self.due.push(last);
+            frames.iter().for_each(|f| self.leaves(pool, train.release.max(f.arrival), f));
         }
     }
 
@@ -139,7 +125,7 @@ impl Excess {
             let (arrival, time) = (first.arrival, pool.meta(first.buf).time);
             return self.due.push(Came { arrival, time, packets: frames.len() });
         }
-        frames.iter().for_each(|f| Came::add(&mut self.due, f.arrival, pool.meta(f.buf).time));
+        frames.iter().for_each(|f| self.leaves(pool, f.arrival, f));
     }
 
     /// These packets came, and have left since.
@@ -147,6 +133,11 @@ impl Excess {
         self.due.clear();
         self.due.extend_from_slice(came);
         self.left();
+    }
+
+    #[inline]
+    fn leaves(&mut self, pool: &Pool, due: Nanos, frame: &Frame) {
+        Came::add(&mut self.due, due, pool.meta(frame.buf).time);
     }
 
     pub(super) fn set_clock(&mut self, clock: LiveClock) {
