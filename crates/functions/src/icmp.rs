@@ -38,6 +38,11 @@ pub enum Message {
         /// Longest IP packet that the next link takes, in bytes.
         mtu: u32,
     },
+    /// A field of a header has a value that makes no sense, or that is not understood.
+    ParameterProblem {
+        /// The offset of the field from the start of the packet, in bytes.
+        pointer: u32,
+    },
 }
 
 impl Message {
@@ -51,6 +56,8 @@ impl Message {
             Self::AdminProhibited => ([3, 13], 0),
             // RFC 1191 §4: the MTU is in the lower 16 bits.
             Self::TooBig { mtu } => ([3, 4], mtu.min(0xffff)),
+            // The pointer is in the uppermost 8 bits; a header of IPv4 is shorter.
+            Self::ParameterProblem { pointer } => ([12, 0], pointer << 24),
         }
     }
 
@@ -62,6 +69,7 @@ impl Message {
             Self::HostUnreachable => ([1, 3], 0),
             Self::PortUnreachable => ([1, 4], 0),
             Self::TooBig { mtu } => ([2, 0], mtu),
+            Self::ParameterProblem { pointer } => ([4, 0], pointer),
         }
     }
 }
@@ -79,7 +87,7 @@ pub enum Silent {
     /// It was sent to many: multicast or broadcast, by IP or by link layer.
     #[error("no answer to what was sent to many")]
     Destination,
-    /// Its source is no single host: unspecified, loopback, multicast, broadcast, reserved.
+    /// Its source is no single host: unspecified, loopback, multicast, broadcast, reserved, IPv4-mapped.
     #[error("no answer to a source that is no host")]
     Source,
     /// It can't be read, or not enough of it was captured.
@@ -216,9 +224,15 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
     let host = match src {
         // Networks 0 and 127, and classes D and E with the broadcast address.
         IpAddr::V4(a) => !matches!(a.octets(), [0 | 127 | 224..=255, ..]),
-        IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
+        IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback() || is_mapped(a)),
     };
     if host { Ok(()) } else { Err(Silent::Source) }
+}
+
+/// Returns true for an IPv4 address as IPv6 programs write it (RFC 4291 §2.5.5.2), `::ffff:0:0/96`.
+#[inline]
+pub(super) const fn is_mapped(address: Ipv6Addr) -> bool {
+    address.to_bits() >> 32 == 0xffff
 }
 
 /// Returns true if a header of IPv6 that has this number may be followed by another one (RFC 7045 §2.2),

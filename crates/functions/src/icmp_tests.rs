@@ -62,6 +62,14 @@ fn messages() {
             Icmpv4Type::DestinationUnreachable(V4::FragmentationNeeded { next_hop_mtu: 1400 }),
             Icmpv6Type::PacketTooBig { mtu: 1400 },
         ),
+        (
+            ParameterProblem { pointer: 42 },
+            Icmpv4Type::ParameterProblem(icmpv4::ParameterProblemHeader::PointerIndicatesError(42)),
+            Icmpv6Type::ParameterProblem(icmpv6::ParameterProblemHeader {
+                code: icmpv6::ParameterProblemCode::ErroneousHeaderField,
+                pointer: 42,
+            }),
+        ),
     ] {
         let out = answered(message, &v4).unwrap();
         assert!(is_right(&out));
@@ -119,6 +127,7 @@ fn what_is_never_answered() {
         (ipv4(17, u32::MAX, B, &data), Silent::Source),
         (ipv6(17, Ipv6Addr::UNSPECIFIED, six(2), &data), Silent::Source),
         (ipv6(17, all, six(2), &data), Silent::Source),
+        (ipv6(17, Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped(), six(2), &data), Silent::Source),
         (ok[..19].to_vec(), Silent::Unreadable),
         (ipv4(1, A, B, b""), Silent::Unreadable),
     ] {

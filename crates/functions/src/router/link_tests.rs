@@ -209,6 +209,71 @@ fn port_unreachable_comes_from_the_ipv6_address_that_was_asked() {
     assert_eq!(source_of_answer(&mut links, &v4), Some(address("10.0.0.1")));
 }
 
+/// RFC 8200 §4.4, RFC 5095 §3: a packet that is to go on by way of a routing header is told that its type is
+/// none that is known; one that has come to its end is as any other.
+#[test]
+fn a_routing_header_leads_nowhere() {
+    let mut links = Links::new(INTERFACES, "");
+    let (host, own): (Ipv6Addr, Ipv6Addr) =
+        ("2001:db8:a::7".parse().unwrap(), "2001:db8:a::1".parse().unwrap());
+    links.send(0, &asks("2001:db8:a::7", STATION, "2001:db8:a::1"));
+    let udp = udp(1000, 53, b"x");
+    let routing = |next: u8, kind: u8, left: u8| [&[next, 2, kind, left, 0, 0, 0, 0][..], &[9; 16]].concat();
+    let options = [43, 0, 1, 4, 0, 0, 0, 0];
+    // The first fragment of a datagram, and a later one.
+    let first = [17, 0, 0, 1, 0, 0, 0, 5];
+    let later = [17, 0, 1, 0, 0, 0, 0, 5];
+    for (next, headers, expected) in [
+        (43, routing(17, 0, 1), Some(([4, 0], 42))),
+        (43, routing(17, 3, 2), Some(([4, 0], 42))),
+        (43, routing(17, 4, 1), Some(([4, 0], 42))),
+        (43, routing(17, 253, 255), Some(([4, 0], 42))),
+        (60, [&options[..], &routing(17, 0, 1)].concat(), Some(([4, 0], 50))),
+        (43, [routing(44, 0, 1), first.to_vec()].concat(), Some(([4, 0], 42))),
+        (43, [routing(44, 0, 1), later.to_vec()].concat(), None),
+        (43, routing(17, 0, 0), Some(([1, 4], 0))),
+        (60, [&options[..], &routing(17, 4, 0)].concat(), Some(([1, 4], 0))),
+    ] {
+        let packet = ipv6(next, host, own, &[&headers[..], &udp].concat());
+        let out = links.send(0, &framed(1, &packet));
+        let told = out.first().map(|(port, frame)| {
+            assert_eq!((*port, frame[20], &frame[62..]), (0, 58, &packet[..]), "{headers:?}");
+            let headers = classify(LinkType::Ethernet, frame).unwrap();
+            assert_eq!(verify_transport(frame, &headers), Verdict::Right);
+            ([frame[54], frame[55]], be32(frame, 58).unwrap())
+        });
+        assert_eq!(told, expected, "{headers:?}");
+    }
+    // Nobody is told about what was sent to many, and no neighbour is learnt from it.
+    let all: Ipv6Addr = "ff02::1".parse().unwrap();
+    let packet = ipv6(43, host, all, &[routing(17, 0, 1), udp].concat());
+    assert!(links.send(0, &framed(1, &packet)).is_empty());
+    let dropped: Vec<_> = links.stage.drops().iter().collect();
+    assert_eq!(dropped, [(DropReason::Unsupported, 8), (DropReason::Local, 3)]);
+    assert_eq!(links.pool.live(), 0);
+}
+
+/// RFC 4291 §2.5.5.2: IPv4 addresses in IPv6's form stay within a host.
+#[test]
+fn mapped_addresses_are_on_no_link() {
+    let mut links = Links::new(INTERFACES, "::/0 via 2001:db8::fe port wan mac 02:00:00:00:07:01");
+    let sends = |links: &mut Links, src: &str, dst: &str| {
+        let [src, dst]: [Ipv6Addr; 2] = [src, dst].map(|a| a.parse().unwrap());
+        links.send(0, &framed(1, &ipv6(17, src, dst, &udp(1, 2, b"x")))).len()
+    };
+    for (src, dst, left) in [
+        ("2001:db8:a::7", "2001:db8:77::1", 1),
+        ("::ffff:10.0.0.7", "2001:db8:77::1", 0),
+        ("2001:db8:a::7", "::ffff:192.0.2.9", 0),
+        ("::ffff:127.0.0.1", "2001:db8:a::1", 0),
+        ("::fffe:a00:7", "2001:db8:77::1", 1),
+        ("::1:ffff:a00:7", "2001:db8:77::1", 1),
+    ] {
+        assert_eq!(sends(&mut links, src, dst), left, "{src} > {dst}");
+    }
+    assert_eq!(links.stage.drops().iter().collect::<Vec<_>>(), [(DropReason::Martian, 3)]);
+}
+
 /// RFC 4291 §2.6.1: the network address of each network is one of the router's own.
 #[test]
 fn the_anycast_address_of_routers_is_answered_for() {

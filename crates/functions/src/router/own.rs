@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use slipstream_wire::checksum::{Delta, Verdict as Sum, fill_ip, verify_transport};
-use slipstream_wire::protocol::{ICMP, ICMPV6, UDP};
+use slipstream_wire::protocol::{ICMP, ICMPV6, ROUTING, UDP};
+use slipstream_wire::view::{Extension, Ipv6};
 use slipstream_wire::{Flags, Headers, LinkType, classify};
 
 use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
@@ -24,6 +25,18 @@ const ECHO_V4: (u16, u16) = (8 << 8, 0);
 const ECHO_V6: (u16, u16) = (128 << 8, 129 << 8);
 /// Time to live of what the router sends.
 const LIVES: u8 = 64;
+
+/// The offset of the type of an IPv6 packet's routing header by which the packet is to go on from here: the
+/// router knows no type of them (RFC 8200 §4.4), nor type 0 any more (RFC 5095 §3). One that has led the
+/// packet to its end is passed over.
+fn routing_type(ip: &[u8]) -> Option<u32> {
+    const TYPE: usize = 2;
+    const SEGMENTS_LEFT: usize = 3;
+    let left = |header: &Extension<'_>| header.bytes.get(SEGMENTS_LEFT).copied().unwrap_or(0);
+    let ip = Ipv6::new_unchecked(ip);
+    let leads_on = ip.extensions().find(|header| header.protocol == ROUTING && left(header) > 0);
+    leads_on.map(|header| (header.at + TYPE) as u32)
+}
 
 impl Router {
     /// An ARP packet.
@@ -56,6 +69,10 @@ impl Router {
         // The outer headers, whatever the flow key is of.
         let Ok(headers) = classify(link, data) else { return Verdict::drop(DropReason::Malformed) };
         let group = headers.key.dst().is_multicast();
+        if v6 && let Some(pointer) = routing_type(ip) {
+            let problem = Message::ParameterProblem { pointer };
+            return self.refuse(fx, frame, DropReason::Unsupported, Some(problem));
+        }
         let kind = data.get(usize::from(headers.l4)).copied();
         match (headers.key.protocol(), kind) {
             _ if headers.flags.has(Flags::FRAGMENT) => Verdict::drop(DropReason::Unsupported),
