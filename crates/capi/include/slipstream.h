@@ -685,7 +685,8 @@ int32_t slip_sketch_distribution(struct slip_sketch *sketch, struct slip_size_co
 
 /**
  * Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length
- * of keys.
+ * of keys. Where they can't be added up, nothing changes in either. After SLIP_E_INTERNAL what was under way
+ * is not undone: both answer nothing but that from then on.
  */
 int slip_sketch_merge(struct slip_sketch *sketch, struct slip_sketch *from);
 

@@ -6,8 +6,9 @@
 //! memory of somebody else. A shell serves anew only after [`REST`] others were freed; what can't be told is
 //! a pointer that is older than that, and one that never was an object's.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Failure, SLIP_E_INTERNAL, SLIP_E_NULL, SLIP_E_OBJECT, SLIP_OK};
@@ -129,6 +130,40 @@ pub(crate) unsafe fn with<T: Object>(
             note(&mut shell.text, SLIP_E_INTERNAL.into())
         }
     }
+}
+
+/// As [`with`], with the objects at two addresses, which differ. A panic leaves neither to be used: what was
+/// to pass from one to the other may have got half the way. A failure of either is noted at the first one.
+///
+/// # Safety
+/// As [`with`], of both.
+pub(crate) unsafe fn with_both<T: Object>(
+    first: *mut Shell<T>,
+    second: *mut Shell<T>,
+    work: impl FnOnce(&mut T, &mut T) -> Result<i32, Failure>,
+) -> i32 {
+    let ended = Cell::new(true);
+    let outer = |one: &mut T| {
+        let inner = |other: &mut T| {
+            ended.set(false);
+            let result = work(one, other);
+            ended.set(true);
+            result
+        };
+        // SAFETY: the caller's promise; the two are different objects.
+        match unsafe { with(second, inner) } {
+            code @ 0.. => Ok(code),
+            // It has gone through the second one, and goes on.
+            _ if !ended.get() => resume_unwind(Box::new(())),
+            code => {
+                // SAFETY: the caller's promise.
+                let text = unsafe { core::ffi::CStr::from_ptr(text(second)) };
+                Err(Failure::new(code, text.to_string_lossy()))
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(first, outer) }
 }
 
 #[cold]
@@ -256,6 +291,40 @@ mod tests {
                 core::ffi::CStr::from_ptr(text(thing)).to_str().unwrap().contains("a bug in the library")
             );
             assert_eq!(free(thing), SLIP_OK);
+        }
+    }
+
+    #[test]
+    fn a_panic_between_two_leaves_neither_to_be_used() {
+        let [one, other] = [1, 2].map(|n| THINGS.wrap(Thing(n)));
+        let broken = std::hint::black_box(true);
+        // SAFETY: the addresses are of shells.
+        unsafe {
+            let swap = |a: &mut Thing, b: &mut Thing| {
+                std::mem::swap(a, b);
+                Ok(0)
+            };
+            assert_eq!(with_both(one, other, swap), 0);
+            assert_eq!((with(one, |t| Ok(t.0 as i32)), with(other, |t| Ok(t.0 as i32))), (2, 1));
+            let failing = |_: &mut Thing, _: &mut Thing| Err(Failure::new(SLIP_E_NULL, "they don't fit"));
+            assert_eq!(with_both(one, other, failing), SLIP_E_NULL);
+            assert_eq!(core::ffi::CStr::from_ptr(text(one)).to_str(), Ok("they don't fit"));
+            // Half of it is done.
+            let half = |a: &mut Thing, b: &mut Thing| {
+                a.0 += b.0;
+                if broken { std::panic::panic_any("!") } else { Ok(0) }
+            };
+            assert_eq!(with_both(one, other, half), SLIP_E_INTERNAL);
+            for thing in [one, other] {
+                assert_eq!(with(thing, |_| Ok(1)), SLIP_E_INTERNAL);
+            }
+            // One that was broken before breaks no other.
+            let third = THINGS.wrap(Thing(3));
+            assert_eq!(with_both(third, one, swap), SLIP_E_INTERNAL);
+            assert_eq!(with(third, |t| Ok(t.0 as i32)), 3);
+            for thing in [one, other, third] {
+                assert_eq!(free(thing), SLIP_OK);
+            }
         }
     }
 

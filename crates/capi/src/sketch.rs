@@ -497,7 +497,8 @@ pub unsafe extern "C" fn slip_sketch_distribution(
 }
 
 /// Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length
-/// of keys.
+/// of keys. Where they can't be added up, nothing changes in either. After SLIP_E_INTERNAL what was under way
+/// is not undone: both answer nothing but that from then on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_merge(sketch: *mut slip_sketch, from: *mut slip_sketch) -> c_int {
     if core::ptr::eq(sketch, from) {
@@ -507,30 +508,19 @@ pub unsafe extern "C" fn slip_sketch_merge(sketch: *mut slip_sketch, from: *mut 
         // SAFETY: the header asks for it.
         return unsafe { object::with(shell(sketch), refuse) };
     }
-    let work = |into: &mut AnySketch| {
-        let other = |from: &mut AnySketch| {
-            let merged = match (&mut *into, from) {
-                (AnySketch::Four(into), AnySketch::Four(from)) => into.absorb(from),
-                (AnySketch::Eight(into), AnySketch::Eight(from)) => into.absorb(from),
-                (AnySketch::Thirteen(into), AnySketch::Thirteen(from)) => into.absorb(from),
-                (AnySketch::Sixteen(into), AnySketch::Sixteen(from)) => into.absorb(from),
-                _ => return Err(Failure::new(SLIP_E_UNSUPPORTED, "the keys have different lengths")),
-            };
-            merged.map_err(|e| Failure::new(SLIP_E_UNSUPPORTED, e.to_string()))?;
-            Ok(SLIP_OK)
+    let work = |into: &mut AnySketch, from: &mut AnySketch| {
+        let merged = match (into, from) {
+            (AnySketch::Four(into), AnySketch::Four(from)) => into.absorb(from),
+            (AnySketch::Eight(into), AnySketch::Eight(from)) => into.absorb(from),
+            (AnySketch::Thirteen(into), AnySketch::Thirteen(from)) => into.absorb(from),
+            (AnySketch::Sixteen(into), AnySketch::Sixteen(from)) => into.absorb(from),
+            _ => return Err(Failure::new(SLIP_E_UNSUPPORTED, "the keys have different lengths")),
         };
-        // SAFETY: the header asks for it; `from` is another object than `sketch`.
-        match unsafe { object::with(shell(from), other) } {
-            SLIP_OK => Ok(SLIP_OK),
-            code => {
-                // SAFETY: the header asks for it.
-                let text = unsafe { core::ffi::CStr::from_ptr(object::text(shell(from))) };
-                Err(Failure::new(code, text.to_string_lossy()))
-            }
-        }
+        merged.map_err(|e| Failure::new(SLIP_E_UNSUPPORTED, e.to_string()))?;
+        Ok(SLIP_OK)
     };
-    // SAFETY: the header asks for it.
-    unsafe { object::with(shell(sketch), work) }
+    // SAFETY: the header asks for it; `from` is another object than `sketch`.
+    unsafe { object::with_both(shell(sketch), shell(from), work) }
 }
 
 /// Returns the text of the last error with this sketch. The text is there until the next one
