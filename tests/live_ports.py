@@ -195,6 +195,29 @@ def packet_ring_full(case, binary, scratch):
             case.check(turns * each <= seen < turns * each + 20, f"{seen} packets that came or were dropped, {turns * each} sent")
 
 
+def left_in_ring(case, binary, _):
+    """A run that ends before it has read all that came tells how many packets it leaves in the ring."""
+    for port in ("af_packet", "af_xdp"):
+        with Net() as net:
+            near, each = net.wire("a"), 200
+            graph = f"a :: {port}(interface=ma, ring=1024) -> null"
+            box = Middlebox(net, binary, "run", *JSON, "--packets", "10", "-e", graph).ready()
+            box.child.send_signal(signal.SIGSTOP)
+            for number in range(each):
+                near.send(udp(net, number))
+            box.child.send_signal(signal.SIGCONT)
+            status, out, err = box.wait(10)
+            if not case.equal(status, 0, f"{port}: exit status ({err.strip()[-400:]})"):
+                continue
+            report = json.loads(out)
+            came = counters(report, "a")[0]
+            left = came["left_in_ring"]
+            case.check(left > 0, f"{port}: {report['packets_in']} came in, and {left} are left in the ring")
+            # Others on the link may have said something.
+            seen = report["packets_in"] + left
+            case.check(each <= seen < each + 20, f"{port}: {seen} packets that came in or are left, {each} sent")
+
+
 SERVER = """
 import hashlib, socket, sys
 with socket.create_server(("", 7000)) as s:
@@ -595,5 +618,5 @@ def other_links(case, binary, scratch):
         ended(case, box)
 
 
-LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, super_frames, super_frames_in_tunnels, super_frames_out, cut_by_the_kernel,
+LIVE_PORTS = (packet_stream, packet_relay, packet_ring_full, left_in_ring, super_frames, super_frames_in_tunnels, super_frames_out, cut_by_the_kernel,
               datagrams_out, fanout, tap_port, tap_queue, tap_left, taken_from_senders, other_links)

@@ -327,6 +327,7 @@ impl Source for Receiver {
         visit("super_frames", super_frames);
         visit("segments", segments);
         visit("super_frames_uncut", uncut);
+        visit("left_in_ring", self.ring.waiting());
     }
 }
 

@@ -104,6 +104,18 @@ impl Ring {
             .count()
     }
 
+    /// Packets that are there and were not read, looked at as seldom as may be: they come one behind the
+    /// other. While more come, those that several cores write at one time may be counted or not.
+    pub(super) fn waiting(&self) -> u64 {
+        let there = |ahead: usize| self.state(ahead).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0;
+        let (mut there_are, mut none) = (0, self.frames);
+        while there_are < none {
+            let middle = there_are.midpoint(none);
+            if there(middle) { there_are = middle + 1 } else { none = middle }
+        }
+        there_are as u64
+    }
+
     /// The packet that comes after `ahead` others, if it is there.
     pub(super) fn look(&self, ahead: usize) -> Option<Slot<'_>> {
         if ahead >= self.frames || self.state(ahead).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
@@ -195,6 +207,32 @@ impl<'a> Slot<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Over memory of the test's own, with the next frame anywhere.
+    #[test]
+    fn packets_that_wait_are_counted() {
+        const FRAME: usize = 2048;
+        for frames in [1, 2, 7, 32] {
+            let bytes = frames * FRAME;
+            let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this program.
+            let memory =
+                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }.unwrap();
+            let memory = NonNull::new(memory.cast::<u8>()).unwrap();
+            let mut ring = Ring { memory, bytes, frame_bytes: FRAME, frames, at: 0 };
+            for round in 0..2 * frames {
+                assert_eq!(ring.waiting(), 0);
+                let come = round % (frames + 1);
+                for ahead in 0..come {
+                    ring.state(ahead).store(libc::TP_STATUS_USER, Ordering::Release);
+                    assert_eq!((ring.waiting(), ring.ready(frames)), (ahead as u64 + 1, ahead + 1));
+                }
+                ring.release(come / 2);
+                assert_eq!(ring.waiting(), (come - come / 2) as u64);
+                ring.release(come - come / 2);
+            }
+        }
+    }
 
     #[test]
     fn rings_have_room_for_what_is_asked() {

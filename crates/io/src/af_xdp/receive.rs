@@ -312,6 +312,8 @@ impl Source for Receiver {
         visit("stamped_by_kernel", stamped);
         visit("checksums_filled_in", checksums);
         visit("odd_descriptors", odd);
+        let waiting = self.queues.iter().map(|queue| u64::from(queue.receive.waiting())).sum();
+        visit("left_in_ring", waiting);
         visit("queues", self.queues.len() as u64);
         visit("native", u64::from(self.port.program.is_native()));
         visit("zero_copy", u64::from(self.queues.iter().all(|queue| queue.socket.zero_copy())));

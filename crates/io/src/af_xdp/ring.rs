@@ -167,6 +167,11 @@ impl<T: Entry> Ring<T> {
         self.counts.usable().min(wanted)
     }
 
+    /// Entries that the other side has written and this one has not read.
+    pub(super) fn waiting(&self) -> u32 {
+        self.word(self.other()).load(Ordering::Relaxed).wrapping_sub(self.counts.mine)
+    }
+
     /// Entries of a ring written here that the kernel has not read yet.
     pub(super) fn unread(&mut self) -> u32 {
         self.look();

@@ -101,6 +101,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(writer.unread() as usize, hidden.len() + shown.len() + read);
+            prop_assert_eq!(reader.waiting() as usize, shown.len());
         }
     }
 }
