@@ -117,6 +117,8 @@ struct Part {
 
 /// Polls that can be simulated at most.
 const MOST_POLLS: u64 = 1_000_000_000;
+/// Packets that can be simulated at most: each is drawn, which takes hours for so many.
+const MOST_PACKETS: f64 = 1e12;
 
 /// Sojourns of packets, in slots, counted by length: a long run takes no more memory than a short one.
 #[derive(Default)]
@@ -161,7 +163,8 @@ impl Sojourns {
 /// Runs the queue.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for less than a thousand polls or more than a billion; [`Error::Distribution`]
+/// [`Error::OutOfRange`] for less than a thousand polls or more than a billion, or where more than 10¹²
+/// packets may come in them; [`Error::Distribution`]
 /// where a distribution can't be drawn from.
 pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
     for (what, polls, low) in
@@ -174,6 +177,12 @@ pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
     }
     let parameters = model.parameters();
     let a = parameters.interarrival.pmf()?;
+    let longest = model.services.iter().map(Pmf::mean).fold(0.0, f64::max);
+    let packets = (effort.polls + effort.warmup) as f64 * longest / a.mean();
+    if packets > MOST_PACKETS {
+        let what = "the number of packets that may come in so many polls";
+        return Err(Error::OutOfRange { what, value: packets.round(), low: 0.0, high: MOST_PACKETS });
+    }
     let restart = match parameters.start {
         Start::Renewal => Some(Sampler::new(&a)),
         Start::Equilibrium => Some(Sampler::new(&residual(&a)?)),
@@ -293,6 +302,18 @@ mod tests {
         assert!(run(1000, 0).is_ok());
         for (polls, warmup) in [(999, 0), (MOST_POLLS + 1, 0), (u64::MAX, 0), (1000, u64::MAX)] {
             assert!(matches!(run(polls, warmup), Err(Error::OutOfRange { .. })), "{polls} {warmup}");
+        }
+    }
+
+    /// So are polls that are few, but last for as long as it takes that many packets to come.
+    #[test]
+    fn packets_are_bounded() {
+        let slow = ServiceTimes::linear(1_000_000.0, 5.0, 5.0).unwrap();
+        let model = model(Interarrival::deterministic(1.0).unwrap(), slow, Variation::Deterministic);
+        let run = |polls| simulate(&model, Effort { polls, warmup: polls / 10, seed: 1 });
+        for polls in [1_000_000, MOST_POLLS] {
+            let Err(Error::OutOfRange { what, value, .. }) = run(polls) else { panic!("{polls} polls run") };
+            assert!(what.contains("packets") && value > 1e12, "{what}: {value}");
         }
     }
 

@@ -17,7 +17,7 @@ pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A value in the unit of a thousand that suits it, four digits of it.
+/// A value in the unit of a thousand that suits it, four digits of it. What is not 0 is never told as 0.
 fn scaled(value: f64, unit: &str) -> String {
     let (value, prefix) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),
@@ -29,7 +29,9 @@ fn scaled(value: f64, unit: &str) -> String {
         0.0 => 0,
         v if v >= 100.0 => 1,
         v if v >= 10.0 => 2,
-        _ => 3,
+        v if v >= 0.1 => 3,
+        v if v < 1e-6 => return format!("{value:.2e} {unit}"),
+        v => (2.0 - v.log10().floor()) as usize,
     };
     format!("{value:.decimals$} {prefix}{unit}")
 }
@@ -122,6 +124,11 @@ mod tests {
     fn units_suit_the_values() {
         assert_eq!(rates(12, 480, 60_000_000_000), "0.200 pps, 64.00 bit/s");
         assert_eq!(rates(2_000_000, 2_000_000_000, 1_000_000_000), "2.000 Mpps, 16.00 Gbit/s");
+        let small = [0.0, 0.1, 0.001, 0.000_012_34, 1.234e-9];
+        assert_eq!(
+            small.map(per_second),
+            ["0 pps", "0.100 pps", "0.00100 pps", "0.0000123 pps", "1.23e-9 pps"]
+        );
         assert_eq!(time(Some(184_280_863.5e9)), "2132.9 days");
         assert_eq!(
             ["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),

@@ -9,6 +9,7 @@ mod sweep;
 
 use serde_json::{Value, json};
 use slipstream_model::{Delay, Solution};
+use slipstream_report::per_second;
 
 pub(super) use inputs::warn_of_coarse;
 
@@ -63,5 +64,6 @@ pub(super) fn loss(p: f64) -> String {
 
 /// Packets a second, for people.
 fn mpps(pps: f64) -> String {
-    format!("{:.4} Mpps", pps / 1e6)
+    // Ten-thousandths of a million tell little of less than this.
+    if pps > 0.0 && pps < 1e5 { per_second(pps) } else { format!("{:.4} Mpps", pps / 1e6) }
 }
