@@ -125,8 +125,11 @@ pub(crate) struct Answers {
                   --key 5tuple\n  \
                   slipstream measure traces/campus.pcap.gz --task cardinality --sketch hll \\\n    \
                   --window 40ms --slide 10ms --memory 4KiB\n  \
-                  slipstream measure traces/campus.pcap.gz --sketch univmon --save a.state\n  \
-                  slipstream measure merge a.state a.state --save both.state\n  \
+                  slipstream measure traces/campus.pcap.gz --sketch univmon --time ..20ms \\\n    \
+                  --save a.state\n  \
+                  slipstream measure traces/campus.pcap.gz --sketch univmon --time 20ms.. \\\n    \
+                  --save b.state\n  \
+                  slipstream measure merge a.state b.state --save both.state\n  \
                   slipstream measure query both.state --task cardinality\n  \
                   slipstream measure sets a.state both.state"
 )]

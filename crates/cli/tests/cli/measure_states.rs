@@ -215,6 +215,26 @@ fn states_that_do_not_belong_together() {
     assert!(!said.contains("different times"), "{said}");
 }
 
+/// Whoever names a file twice, or a copy of it, is told that its packets count twice.
+#[test]
+fn the_same_state_twice_is_told() {
+    let files = Files::new();
+    let [tcp, udp, copy, empty, other] = ["tcp", "udp", "copy", "empty", "other"].map(|n| files.text(n));
+    measure(small(), &["--rules", "tcp", "--save", &tcp]);
+    measure(small(), &["--rules", "udp", "--save", &udp]);
+    std::fs::copy(&tcp, &copy).unwrap();
+    let said = |states: &[&str]| run([&["measure", "merge"], states].concat()).with(0).stderr;
+    let told = |name: &str, how: &str| format!("{name} {how}: its packets are counted twice");
+    assert!(!said(&[&tcp, &udp]).contains("twice"));
+    assert!(said(&[&tcp, &udp, &tcp]).contains(&told(&tcp, "is named twice")));
+    assert!(said(&[&tcp, &copy]).contains(&told(&copy, &format!("is a copy of {tcp}"))));
+    // States of nothing are alike.
+    for state in [&empty, &other] {
+        measure(small(), &["--rules", "none", "--save", state]);
+    }
+    assert!(!said(&[&empty, &other]).contains("twice"));
+}
+
 #[test]
 fn files_of_newer_versions_are_refused_with_advice() {
     let files = Files::new();

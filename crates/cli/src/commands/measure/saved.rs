@@ -22,11 +22,11 @@ pub(super) fn merge(
     answers: &cli::Answers,
 ) -> anyhow::Result<Outcome> {
     let save = save.map(|p| Replacement::create("--save", p)).transpose()?;
-    let mut all = states.iter();
+    let (mut all, mut parts) = (states.iter(), state::Parts::default());
     let Some(first) = all.next() else { bail!("no state was named") };
-    let mut whole = state::read(first)?;
+    let mut whole = parts.read(first)?;
     for path in all {
-        state::merge(&mut whole, state::read(path)?).with_context(|| path.display().to_string())?;
+        state::merge(&mut whole, parts.read(path)?).with_context(|| path.display().to_string())?;
     }
     super::tell_of_top(&[task.unwrap_or(whole.about.task)], answers);
     let outcome = answer(&whole, task, answers)?;

@@ -1,6 +1,7 @@
 //! Saved states in files, and how those of several runs are added up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -22,8 +23,39 @@ pub(super) fn write(saved: &Saved, file: Replacement) -> anyhow::Result<()> {
 /// # Errors
 /// For anything that [`write`] doesn't write.
 pub(super) fn read(path: &Path) -> anyhow::Result<Saved> {
-    let bytes = text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))?;
-    Saved::parse(&bytes).with_context(|| path.display().to_string())
+    parse(path, &bytes_of(path)?)
+}
+
+fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
+    text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<Saved> {
+    Saved::parse(bytes).with_context(|| path.display().to_string())
+}
+
+/// Reads states that are to be added up, and warns of one that has come before, by whatever name: no two runs
+/// that saw different packets write the same bytes.
+#[derive(Default)]
+pub(super) struct Parts<'a> {
+    seen: HashMap<u64, &'a Path>,
+}
+
+impl<'a> Parts<'a> {
+    /// As [`read`].
+    pub(super) fn read(&mut self, path: &'a Path) -> anyhow::Result<Saved> {
+        let bytes = bytes_of(path)?;
+        let saved = parse(path, &bytes)?;
+        let counts = saved.epochs.iter().any(|epoch| epoch.span.packets > 0);
+        let before = self.seen.insert(BuildHasherDefault::<DefaultHasher>::default().hash_one(&bytes), path);
+        if let Some(before) = before.filter(|_| counts) {
+            let (a, b) = (before.display(), path.display());
+            let what =
+                if before == path { format!("{a} is named twice") } else { format!("{b} is a copy of {a}") };
+            warn!("{what}: its packets are counted twice");
+        }
+        Ok(saved)
+    }
 }
 
 /// Adds another run's states: epochs by time those of the same time, else the only epoch of each.
