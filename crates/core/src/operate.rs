@@ -63,6 +63,9 @@ pub struct StateTable {
     pub record: usize,
     /// The fields of a record as JSON; none of one that can't be.
     pub describe: fn(&[u8]) -> Option<serde_json::Value>,
+    /// The fields of a record that have one of a few names, such as the state of a connection: with all of
+    /// these names.
+    pub names: &'static [(&'static str, &'static [&'static str])],
     /// The packets that the entry of a record is for; none of one that can't be.
     pub ends: fn(&[u8]) -> Option<EntryEnds>,
 }

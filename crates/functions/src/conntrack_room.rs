@@ -28,6 +28,10 @@ impl Class {
     /// All classes.
     pub const ALL: [Self; 3] = [Self::Unanswered, Self::Answered, Self::Assured];
 
+    /// Their names.
+    pub const NAMES: [&'static str; 3] =
+        [Self::Unanswered.name(), Self::Answered.name(), Self::Assured.name()];
+
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {

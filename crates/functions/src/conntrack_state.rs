@@ -17,8 +17,14 @@ use super::super::tcp_state::TcpState;
 use super::{Class, Connection, Connections, Conntrack, Links};
 
 /// The table of connections, as its operator sees it.
-pub(crate) const CONNECTIONS: StateTable =
-    StateTable { name: "connections", version: 1, record: RECORD, describe, ends };
+pub(crate) const CONNECTIONS: StateTable = StateTable {
+    name: "connections",
+    version: 1,
+    record: RECORD,
+    describe,
+    names: &[("tcp_state", &TcpState::NAMES), ("class", &Class::NAMES)],
+    ends,
+};
 
 const RECORD: usize = 56;
 /// Both directions were seen.

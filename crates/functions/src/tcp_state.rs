@@ -85,6 +85,11 @@ pub enum Step {
     Reopen,
 }
 
+const fn names(states: [TcpState; 9]) -> [&'static str; 9] {
+    let [a, b, c, d, e, f, g, h, i] = states;
+    [a.name(), b.name(), c.name(), d.name(), e.name(), f.name(), g.name(), h.name(), i.name()]
+}
+
 impl TcpState {
     /// All states, in the order of their numbers.
     pub const ALL: [Self; 9] = [
@@ -98,6 +103,9 @@ impl TcpState {
         Self::TimeWait,
         Self::Close,
     ];
+
+    /// The names of all states, in the same order.
+    pub const NAMES: [&'static str; 9] = names(Self::ALL);
 
     /// The state of this number.
     #[must_use]

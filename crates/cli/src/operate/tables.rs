@@ -91,6 +91,17 @@ fn check(only: &Map<String, Value>, kind: &StateTable) -> anyhow::Result<()> {
             bail!("`{}` has no field `{field}`; there are {fields}", kind.name);
         };
         let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
+        if let Some((_, names)) = kind.names.iter().find(|(of, _)| of == field) {
+            // Entries that have none, such as the TCP state of datagrams, have `null`.
+            if !names.contains(&text.as_str()) && !(value.is_null() && text == "null") {
+                bail!(
+                    "`{field}` of `{}` is one of {}; `{text}` is none of them",
+                    kind.name,
+                    names.join(", ")
+                );
+            }
+            continue;
+        }
         let (fits, what) = match value {
             Value::Number(n) if n.is_u64() => match field.as_str() {
                 "protocol" => (is_up_to(&text, u8::MAX.into()), "a number from 0 to 255"),
@@ -336,12 +347,38 @@ mod tests {
             ("inside", Value::from("999"), false),
             ("from_outside", Value::from("true"), true),
             ("from_outside", Value::from("yes"), false),
-            ("tcp_state", Value::from("ESTABLISHED"), true),
+            ("tcp_state", Value::from("established"), true),
+            ("tcp_state", Value::from("null"), true),
+            ("tcp_state", Value::Null, true),
+            ("tcp_state", Value::from("ESTABLISHED"), false),
+            ("tcp_state", Value::from("establish"), false),
+            ("tcp_state", Value::from(""), false),
         ];
         for (field, value, fits) in cases {
             let only = Map::from_iter([(field.to_owned(), value.clone())]);
             assert_eq!(check(&only, &sessions).is_ok(), fits, "{field}={value}");
         }
+    }
+
+    /// Whoever mistypes the name of a state would take it that there is no entry in it.
+    #[test]
+    fn names_that_no_entry_can_have_are_refused_with_those_that_there_are() {
+        for (stage, name, field, some) in [
+            ("nat", "sessions", "tcp_state", ["syn_sent", "established", "close"]),
+            ("firewall", "connections", "tcp_state", ["syn_sent", "established", "close"]),
+            ("firewall", "connections", "class", ["unanswered", "answered", "assured"]),
+        ] {
+            let only = |value: &str| Map::from_iter([(field.to_owned(), Value::from(value))]);
+            let why = check(&only("estblished"), &kind(stage, name)).unwrap_err().to_string();
+            for known in some {
+                assert!(why.contains(known), "{why}");
+                assert!(check(&only(known), &kind(stage, name)).is_ok(), "{known}");
+            }
+        }
+        assert!(
+            check(&Map::from_iter([("class".into(), "null".into())]), &kind("firewall", "connections"))
+                .is_err()
+        );
     }
 
     /// A pipeline that runs on so many shards, and can be stopped and ended.

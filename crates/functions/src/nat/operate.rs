@@ -27,6 +27,7 @@ pub(super) const TABLES: &[StateTable] = &[
         version: 1,
         record: SESSION,
         describe: describe_session,
+        names: &[("tcp_state", &TcpState::NAMES)],
         ends: |record| Saved::read(record).map(|saved| ends(&saved.from, saved.external)),
     },
     StateTable {
@@ -34,6 +35,7 @@ pub(super) const TABLES: &[StateTable] = &[
         version: 1,
         record: MAPPING,
         describe: describe_mapping,
+        names: &[],
         ends: |record| mapping(record).map(|(from, external, _)| ends(&from, external)),
     },
 ];

@@ -20,7 +20,7 @@ use crate::maglev;
 
 /// The connections of a balancer, as its operator sees them.
 pub(super) const AFFINITY: StateTable =
-    StateTable { name: "affinity", version: 1, record: RECORD, describe, ends };
+    StateTable { name: "affinity", version: 1, record: RECORD, describe, names: &[], ends };
 
 const RECORD: usize = 96;
 /// The last word of a key that has two.
