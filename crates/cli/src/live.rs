@@ -214,7 +214,8 @@ pub(crate) fn run(
             }
             saver.save_if_due();
         };
-        Some(Watcher::start(reloader.operation.monitor.clone(), plan, hold, each)?)
+        let (monitor, asked) = (reloader.operation.monitor.clone(), Arc::clone(&signals.statistics));
+        Some(Watcher::start(monitor, plan, hold, asked, each)?)
     } else {
         None
     };

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use ratatui::crossterm::terminal;
@@ -328,6 +328,8 @@ fn ignores_hang_up() -> bool {
 pub(crate) struct LiveSignals {
     stop: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
+    /// Somebody wants to know what is counted so far.
+    pub(crate) statistics: Arc<AtomicBool>,
     terminal: bool,
 }
 
@@ -342,16 +344,21 @@ pub(crate) enum Request {
 impl LiveSignals {
     /// From now on an interrupt or request to terminate asks to stop, and one that comes more than two
     /// seconds later ends the program at once; a hang-up asks to reload, or to stop where `reloads` says that
-    /// there is nothing to reload.
+    /// there is nothing to reload. User signals ask for [`statistics`](Self::statistics): they end no run,
+    /// as they would by default.
     pub(crate) fn new(reloads: bool) -> io::Result<Self> {
+        let statistics = Arc::<AtomicBool>::default();
+        for signal in [SIGUSR1, SIGUSR2] {
+            signal_hook::flag::register(signal, Arc::clone(&statistics))?;
+        }
         if !reloads {
             let (stop, hang_up) = (interrupts()?, Arc::default());
-            return Ok(Self { stop, hang_up, terminal: false });
+            return Ok(Self { stop, hang_up, statistics, terminal: false });
         }
         let (stop, hang_up) = (stops_at(&[SIGINT, SIGTERM])?, Arc::<AtomicBool>::default());
         let terminal = io::stdin().is_terminal() && !ignores_hang_up();
         signal_hook::flag::register(SIGHUP, Arc::clone(&hang_up))?;
-        Ok(Self { stop, hang_up, terminal })
+        Ok(Self { stop, hang_up, statistics, terminal })
     }
 
     /// The request that was made since the last time.

@@ -6,6 +6,7 @@
 //! nothing is done for it. What is logged follows from two reports in a row ([`Watch::compare`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use slipstream_report::time;
 use slipstream_stats::Histogram;
 use tracing::{error, info, warn};
 
+use crate::live::packets_in;
 use crate::log::LIVE;
 
 /// Time between two looks.
@@ -142,6 +144,32 @@ impl Watch {
     }
 }
 
+/// Logs what is counted so far: of the run, of each source, of each stage. What is zero is left out.
+fn tell_statistics(report: &RunReport) {
+    let seconds = format!("{:.3}", report.elapsed_ns as f64 / 1e9);
+    let (packets, inside) = (packets_in(report), report.live);
+    let dropped: u64 = report.stages.iter().map(|s| s.drops.total()).sum();
+    info!(target: LIVE, packets, dropped, inside, seconds, "statistics");
+    for source in &report.sources {
+        let (name, packets, counters) =
+            (&source.name, source.packets, pairs(source.counters.iter().copied()));
+        info!(target: LIVE, source = name, packets, counters, "statistics");
+    }
+    for stage in &report.stages {
+        let (name, packets, left, held) =
+            (&stage.name, stage.tally.packets, stage.tally.packets_out, stage.held);
+        let drops = pairs(stage.drops.iter().map(|(why, n)| (why.name(), n)));
+        let counters = pairs(stage.counters.iter().copied());
+        info!(target: LIVE, stage = name, packets, left, held, drops, counters, "statistics");
+    }
+}
+
+/// Those of some counts that are not zero, as words.
+fn pairs<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let all: Vec<String> = counts.filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}={n}")).collect();
+    all.join(" ")
+}
+
 /// Packets that were lost so far, by place and reason.
 fn losses(report: &RunReport) -> Vec<((String, String), u64)> {
     let mut all = Vec::new();
@@ -245,12 +273,14 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Looks on at the run of this plan, which this monitor watches; `hold` gives the longest time for which
-    /// a stage may hold a packet, which may change. `each` is called once a second on the thread that looks
-    /// on, and told whether the data path has answered.
+    /// a stage may hold a packet, which may change. What is counted so far is told once `asked` is set.
+    /// `each` is called once a second on the thread that looks on, and told whether the data path has
+    /// answered.
     pub(crate) fn start(
         monitor: Monitor,
         plan: &Plan,
         hold: impl Fn() -> Option<u64> + Send + 'static,
+        asked: Arc<AtomicBool>,
         mut each: impl FnMut(bool) + Send + 'static,
     ) -> std::io::Result<Self> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
@@ -266,6 +296,9 @@ impl Watcher {
                 if let Some(report) = &report {
                     watch.hold_ns = hold();
                     watch.compare(report).iter().for_each(Notice::tell);
+                    if asked.swap(false, Ordering::Relaxed) {
+                        tell_statistics(report);
+                    }
                 }
                 silent = if fresh { 0 } else { silent + 1 };
                 if silent == SILENT {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -515,6 +516,37 @@ fn a_reload_reads_no_pipes() {
 }
 
 /// Who presses Ctrl-C twice wants what the first one does.
+/// A user signal ends no run, as it would by default: it asks for what is counted.
+#[test]
+fn user_signals_have_statistics_logged() {
+    let dir = scratch();
+    let rules = dir.path().join("rules");
+    fs::write(&rules, "deny any\n").unwrap();
+    let graph = format!(
+        "in :: paced(rate=10kpps, packets=700) -> fw :: firewall(rules=\"{}\") -> null; \
+         paced(rate=20pps, traffic=\"flows=1\") -> null",
+        text(&rules)
+    );
+    for signal in ["-USR1", "-USR2"] {
+        let mut running = Running::start(dir.path(), &["-e", &graph]);
+        let log = BufReader::new(running.child.as_mut().unwrap().stderr.take().unwrap());
+        running.signal(signal);
+        let mut lines = log.lines().map(Result::unwrap).filter(|line| line.contains("statistics"));
+        let run = lines.next().expect("the log tells of the run");
+        assert!(run.contains("inside=") && run.contains("seconds="), "{run}");
+        // The signal may have come before the packets had: what they are counted as, the next one tells.
+        let firewall = lines.find(|line| line.contains("stage=\"fw\"")).expect("the log tells of each stage");
+        assert!(firewall.contains("packets=") && firewall.contains("held=0"), "{firewall}");
+        comes("that all packets are denied", || {
+            running.ctl(&["report"]).json()["report"]["stages"][0]["dropped"]["denied"] == 700
+        });
+        running.signal(signal);
+        let firewall = lines.find(|line| line.contains("stage=\"fw\"")).expect("the log tells of each stage");
+        assert!(firewall.contains("packets=700") && firewall.contains("denied=700"), "{firewall}");
+        running.stop().with(0);
+    }
+}
+
 #[test]
 fn a_second_signal_right_behind_the_first_changes_nothing() {
     let dir = scratch();
