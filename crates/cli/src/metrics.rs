@@ -125,7 +125,7 @@ async fn report(State(pages): State<Pages>) -> Response {
 
 /// Counts of stages and sources that may also fall; all others only grow while a run lasts. In alphabetical
 /// order.
-const LEVELS: [&str; 22] = [
+const LEVELS: [&str; 23] = [
     "connections",
     "flows",
     "fragments_held",
@@ -136,6 +136,7 @@ const LEVELS: [&str; 22] = [
     "hold_ns",
     "in_flight",
     "left_in_queue",
+    "left_in_ring",
     "mappings",
     "native",
     "neighbours",
@@ -416,7 +417,7 @@ mod tests {
             assert!(LEVELS.binary_search(&counter).is_err(), "{counter}");
         }
         // Numbers of what is there now may fall.
-        for level in ["fragments_waiting", "heavy_flows", "payloads_waiting", "sessions"] {
+        for level in ["fragments_waiting", "heavy_flows", "left_in_ring", "payloads_waiting", "sessions"] {
             assert!(LEVELS.binary_search(&level).is_ok(), "{level}");
         }
     }

@@ -67,3 +67,14 @@ fn mpps(pps: f64) -> String {
     // Ten-thousandths of a million tell little of less than this.
     if pps > 0.0 && pps < 1e5 { per_second(pps) } else { format!("{:.4} Mpps", pps / 1e6) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_rates_are_told_by_their_own_unit() {
+        let told = [0.0, 0.001, 99_900.0, 1e5, 11.97e6].map(mpps);
+        assert_eq!(told, ["0.0000 Mpps", "0.00100 pps", "99.90 kpps", "0.1000 Mpps", "11.9700 Mpps"]);
+    }
+}
