@@ -93,7 +93,8 @@ fn check(only: &Map<String, Value>, kind: &StateTable) -> anyhow::Result<()> {
         let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
         if let Some((_, names)) = kind.names.iter().find(|(of, _)| of == field) {
             // Entries that have none, such as the TCP state of datagrams, have `null`.
-            if !names.contains(&text.as_str()) && !(value.is_null() && text == "null") {
+            let none = value.is_null() && text == "null";
+            if !none && !names.contains(&text.as_str()) {
                 bail!(
                     "`{field}` of `{}` is one of {}; `{text}` is none of them",
                     kind.name,
