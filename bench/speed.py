@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of the engine in memory and of `analyze`: the tables in book/src/results.md.
+"""Speed of the engine in memory and of `analyze`: the tables in book/src/results-speed.md.
 
 usage: python3 bench/speed.py [--binary target/release/slipstream] [--runs 7] [--quick] [--beside OTHER]
 
