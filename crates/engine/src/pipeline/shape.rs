@@ -7,6 +7,10 @@ use super::diagnostics::Finding;
 use super::read::Table;
 use slipstream_core::registry::{Group, Ports, Role};
 
+/// The number of stages that a graph has at most. Stages call one another, so that each one takes some of
+/// its thread's stack.
+const MOST_STAGES: usize = 1024;
+
 impl Plan {
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.
     pub(super) fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
@@ -87,6 +91,12 @@ impl Plan {
             findings.push(
                 Finding::new(&end, "the graph has no stage").hint("as in `graph = \"in -> reframe -> out\"`"),
             );
+            return;
+        }
+        if let Some(stage) = self.stages.get(MOST_STAGES) {
+            let message = format!("the graph has {count} stages, and may have {MOST_STAGES}");
+            let hint = "run several pipelines, one behind the other: ports `shm` connect them";
+            findings.push(Finding::new(&stage.span, message).hint(hint));
             return;
         }
         let mut both_ends = Vec::new();

@@ -566,17 +566,25 @@ fn conditions_on_other_settings_can_be_met() {
     }
 }
 
-/// Chains of 20,000 stages, named or not, are read and checked. Where every stage is looked at for every
-/// other one, that takes minutes.
+/// Stages call one another, so that a chain without end would overflow the stack. One of 20,000 stages is
+/// refused, named or not; where every stage is looked at for every other one, that takes minutes.
 #[test]
-fn long_chains_are_checked() {
-    let named: Vec<String> = (0..20_000).map(|n| format!("c{n} :: counter")).collect();
-    let unnamed = vec!["counter()"; 20_000];
-    for graph in [named.join(" -> "), unnamed.join(" -> ")] {
-        let plan = Plan::from_graph(&format!("synth -> {graph} -> null"), None, None, "".as_ref()).unwrap();
+fn a_graph_has_1024_stages_at_most() {
+    let chain = |stages: usize, stage: &dyn Fn(usize) -> String| {
+        let graph = (0..stages).map(stage).collect::<Vec<_>>().join(" -> ");
+        Plan::from_graph(&format!("synth -> {graph} -> null"), None, None, "".as_ref())
+    };
+    for stage in
+        [&|n| format!("c{n} :: counter"), &|_| "counter()".to_owned()] as [&dyn Fn(usize) -> String; 2]
+    {
+        let plan = chain(1022, stage).unwrap();
         plan.check().unwrap();
-        assert_eq!(plan.stages.len(), 20_002);
-        assert_eq!(order(&plan.stages, &plan.wires).unwrap().len(), 20_002);
+        assert_eq!(order(&plan.stages, &plan.wires).unwrap().len(), 1024);
+        for stages in [1023, 20_000] {
+            let error = chain(stages, stage).unwrap_err().0[0].error.to_string();
+            let says = format!("the graph has {} stages, and may have 1024", stages + 2);
+            assert!(error.contains(&says), "{error}");
+        }
     }
 }
 
