@@ -17,7 +17,7 @@ pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A value in the unit of a thousand that suits it, four digits of it. What is not 0 is never told as 0.
+/// A value in the unit of a thousand that suits it, four digits of it. Only 0 is told as 0.
 fn scaled(value: f64, unit: &str) -> String {
     let (value, prefix) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),

@@ -515,7 +515,6 @@ fn a_reload_reads_no_pipes() {
     running.stop().with(0);
 }
 
-/// Who presses Ctrl-C twice wants what the first one does.
 /// A user signal ends no run, as it would by default: it asks for what is counted.
 #[test]
 fn user_signals_have_statistics_logged() {
@@ -547,6 +546,7 @@ fn user_signals_have_statistics_logged() {
     }
 }
 
+/// Who presses Ctrl-C twice wants what the first one does.
 #[test]
 fn a_second_signal_right_behind_the_first_changes_nothing() {
     let dir = scratch();
