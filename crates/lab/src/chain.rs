@@ -11,7 +11,7 @@ use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::pipeline::Plan;
 use slipstream::reframe::{Budget, Class, ClassSettings, ReframeConfig};
 use slipstream::rules::Rule;
-use slipstream::runtime::{Pipeline, Timing, Traffic};
+use slipstream::runtime::{FlowContextSettings, Pipeline, Timing, Traffic};
 use slipstream_wire::{FlowKey, LinkType, classify};
 
 use super::bench::{self, NamedStage, Per};
@@ -39,6 +39,10 @@ const LARGE_SHARE: f64 = 0.8;
 /// saves the functions, in ns of their core's time. The fits of `nf-locality` say less than that for any
 /// function.
 const JOIN_NS: u64 = 100;
+/// The rules of the tables and charts that compare all arrangements.
+const MIXED: &str = "10k mixed";
+/// The rules of a point whose functions have no flow contexts.
+const APART: &str = "mixed without contexts";
 /// DSCP that marks packets of large flows.
 const LARGE_DSCP: u8 = 10;
 
@@ -152,6 +156,25 @@ fn stage_of(settings: &str) -> anyhow::Result<NamedStage> {
     stages.into_iter().find(|(name, _)| name == "reframe").context("the reframe stage was not built")
 }
 
+/// The chain of functions.
+#[derive(Clone, Copy)]
+pub(super) struct Chain<'a> {
+    wall: &'a Firewall,
+    contexts: bool,
+}
+
+impl<'a> Chain<'a> {
+    /// With this firewall, and with flow contexts.
+    pub(super) fn of(wall: &'a Firewall) -> Self {
+        Self { wall, contexts: true }
+    }
+
+    /// Each function looks every flow up by itself, as those of the paper do.
+    fn without_contexts(self) -> Self {
+        Self { contexts: false, ..self }
+    }
+}
+
 /// The arrangement of reframer and chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrangement {
@@ -207,7 +230,7 @@ impl Arrangement {
         }
     }
 
-    fn pipeline(self, wall: &Firewall) -> anyhow::Result<Pipeline> {
+    fn pipeline(self, chain: Chain<'_>) -> anyhow::Result<Pipeline> {
         let per = match self {
             Self::Baseline | Self::Batches | Self::FrontPackets(_) => Per::Packet,
             _ => Per::Train,
@@ -220,8 +243,9 @@ impl Arrangement {
             Self::InChainAuto(most) => stages.push(auto_stage(most)?),
             _ => {}
         }
-        stages.extend(bench::chain(wall, 200, per)?);
-        bench::pipeline(stages)
+        stages.extend(bench::chain(chain.wall, 200, per)?);
+        let pipeline = bench::pipeline(stages)?;
+        Ok(if chain.contexts { pipeline } else { pipeline.with_contexts(&FlowContextSettings::OFF) })
     }
 
     fn at_once(self) -> usize {
@@ -270,7 +294,7 @@ fn latency(times: impl Iterator<Item = (u64, u64)>, cost: f64) -> (f64, f64) {
 pub(super) fn measure(
     arrangement: Arrangement,
     campus: &Traffic,
-    wall: &Firewall,
+    chain: Chain<'_>,
     turns: usize,
 ) -> anyhow::Result<Cost> {
     let held = match arrangement {
@@ -292,7 +316,7 @@ pub(super) fn measure(
             | Arrangement::Alone(_)
     );
     let input = if holds { campus } else { comes };
-    let (timing, _) = input.rehearse(&mut arrangement.pipeline(wall)?, turns, arrangement.at_once())?;
+    let (timing, _) = input.rehearse(&mut arrangement.pipeline(chain)?, turns, arrangement.at_once())?;
     let (mean, p999) = latency(comes.times().map(|(t, a)| (t.0, a.0)), timing.least());
     Ok(Cost { arrangement, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })
 }
@@ -323,8 +347,8 @@ fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timi
 
 /// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is
 /// `baseline`, `trains`, `front`, `inside`, `auto` (inside, its hold sets itself up to this) or `alone` (the
-/// reframer without a chain) and the rules are `mixed` or `hosts`: for one turn of few packets, to be counted
-/// by Callgrind, or for so many turns, which are timed.
+/// reframer without a chain) and the rules are `mixed`, `hosts` or `mixed without contexts`: for one turn of
+/// few packets, to be counted by Callgrind, or for so many turns, which are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (way, hold, copies) = (parts.next(), parts.next(), parts.next());
@@ -340,13 +364,18 @@ fn run_point(point: &str) -> anyhow::Result<Findings> {
         _ => return Err(anyhow!("no such way")),
     };
     let rules = parts.next();
+    if !rules.is_none_or(|rules| ["mixed", "hosts", APART].contains(&rules)) {
+        return Err(anyhow!("no such rules"));
+    }
     let turns: usize = parts.next().map_or(Ok(0), str::parse).context("no number of turns")?;
     let packets = if turns > 0 { 300_000 } else { bench::COUNTED_PACKETS };
     let mixed = bench::rules(Kind::Mixed, 10_000);
     let campus = campus(copies, packets, &bench::keys(&mixed, packets / 2)?)?;
     let hosts = rules == Some("hosts");
     let wall = if hosts { bench::host_rules(&campus.keys, 10_000)? } else { mixed };
-    let cost = measure(arrangement, &campus.traffic, &wall, turns.max(1))?;
+    let chain = Chain::of(&wall);
+    let chain = if rules == Some(APART) { chain.without_contexts() } else { chain };
+    let cost = measure(arrangement, &campus.traffic, chain, turns.max(1))?;
     let mut findings = Findings::default();
     if turns > 0 {
         findings.rows.push(row(rules.unwrap_or_default(), copies, &campus, &cost, &cost.timing));
@@ -364,50 +393,34 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let mixed = bench::rules(Kind::Mixed, 10_000);
     let pool = bench::keys(&mixed, packets / 2)?;
     let arrangements = arrangements();
-    let steps = ((loads.len() + 1) * arrangements.len() * effort.0) as f64;
+    let apart = arrangements_apart();
+    let steps = (((loads.len() + 1) * arrangements.len() + apart.len()) * effort.0) as f64;
     let mut done = 0.0;
+    let mut step = || {
+        done += 1.0;
+        lab.step(done / steps)
+    };
     let mut gains: Vec<(usize, Arrangement, f64)> = Vec::new();
-    let mut trivial: Vec<(Arrangement, f64)> = Vec::new();
+    let (mut trivial, mut by_itself) = (Vec::new(), Vec::new());
     for &copies in loads {
         let campus = campus(copies, packets, &pool)?;
-        gains.extend(
-            measure_all(
-                "10k mixed",
-                copies,
-                &campus,
-                &mixed,
-                &arrangements,
-                effort,
-                &mut findings,
-                &mut || {
-                    done += 1.0;
-                    lab.step(done / steps)
-                },
-            )?
-            .into_iter()
-            .map(|(arrangement, gain)| (copies, arrangement, gain)),
-        );
+        let mut all = |rules, chain, ways: &[Arrangement], findings: &mut Findings| {
+            measure_all(rules, copies, &campus, chain, ways, effort, findings, &mut step)
+        };
+        let chain = Chain::of(&mixed);
+        let seen = all(MIXED, chain, &arrangements, &mut findings)?;
+        gains.extend(seen.into_iter().map(|(arrangement, gain)| (copies, arrangement, gain)));
         if copies == 8 {
             let hosts = bench::host_rules(&campus.keys, 10_000)?;
-            trivial = measure_all(
-                "10k hosts",
-                copies,
-                &campus,
-                &hosts,
-                &arrangements,
-                effort,
-                &mut findings,
-                &mut || {
-                    done += 1.0;
-                    lab.step(done / steps)
-                },
-            )?;
-            workers(&campus.traffic, &mixed, effort.0 * effort.1, &mut findings)?;
+            trivial = all("10k hosts", Chain::of(&hosts), &arrangements, &mut findings)?;
+            let rules = "10k mixed, without flow contexts,";
+            by_itself = all(rules, chain.without_contexts(), &apart, &mut findings)?;
+            workers(&campus.traffic, chain, effort.0 * effort.1, &mut findings)?;
             plots::by_hold(&mut findings)?;
         }
     }
     plots::by_load(&mut findings)?;
-    claims(&gains, &trivial, &mut findings);
+    claims(&gains, &trivial, &by_itself, &mut findings);
     Ok(findings)
 }
 
@@ -425,12 +438,26 @@ fn arrangements() -> Vec<Arrangement> {
     arrangements
 }
 
+/// Those that are compared where functions have no flow contexts, as in the paper.
+fn arrangements_apart() -> Vec<Arrangement> {
+    let mut arrangements = vec![Arrangement::Baseline, Arrangement::Batches];
+    for hold in [64_000, 128_000] {
+        arrangements.extend([
+            Arrangement::FrontPackets(hold),
+            Arrangement::Front(hold),
+            Arrangement::InChain(hold),
+        ]);
+    }
+    arrangements.push(Arrangement::InChainLarge(64_000));
+    arrangements
+}
+
 #[expect(clippy::too_many_arguments, reason = "one table of the lab, with all that it is about")]
 fn measure_all(
     rules: &str,
     copies: usize,
     campus: &Campus,
-    wall: &Firewall,
+    chain: Chain<'_>,
     arrangements: &[Arrangement],
     (rounds, turns): (usize, usize),
     findings: &mut Findings,
@@ -440,7 +467,7 @@ fn measure_all(
     // Arrangements take turns, round after round, so that other work on the machine hits all of them.
     for _ in 0..rounds {
         for (at, arrangement) in arrangements.iter().enumerate() {
-            let cost = measure(*arrangement, &campus.traffic, wall, turns)?;
+            let cost = measure(*arrangement, &campus.traffic, chain, turns)?;
             match costs.get_mut(at) {
                 Some(known) => known.add(cost),
                 None => costs.push(cost),
@@ -489,14 +516,14 @@ fn label(arrangement: Arrangement) -> String {
 
 /// Throughput of one and two workers, each with its share of the flows (Fig. 14a), and of a reframer without
 /// a chain (Fig. 14b).
-fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Findings) -> anyhow::Result<()> {
+fn workers(traffic: &Traffic, chain: Chain<'_>, turns: usize, findings: &mut Findings) -> anyhow::Result<()> {
     for arrangement in [Arrangement::Baseline, Arrangement::InChain(128_000), Arrangement::Alone(128_000)] {
         let mut one = 0.0;
         for count in [1usize, 2] {
             let shares = traffic.shared_out(count);
             let run = |share: &Traffic| -> anyhow::Result<f64> {
                 let (timing, _) =
-                    share.rehearse(&mut arrangement.pipeline(wall)?, turns, arrangement.at_once())?;
+                    share.rehearse(&mut arrangement.pipeline(chain)?, turns, arrangement.at_once())?;
                 Ok(1e3 / timing.least())
             };
             let rates: Vec<anyhow::Result<f64>> = thread::scope(|scope| {

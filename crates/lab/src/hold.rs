@@ -92,7 +92,7 @@ fn in_turn(
     let mut all: Vec<(f64, f64)> = vec![(1.0, f64::INFINITY); subjects.len()];
     for round in 0..rounds {
         for ((way, traffic), least) in subjects.iter().zip(&mut all) {
-            let cost = chain::measure(*way, traffic, wall, TURNS)?;
+            let cost = chain::measure(*way, traffic, chain::Chain::of(wall), TURNS)?;
             *least = (cost.slf, cost.timing.least().min(least.1));
         }
         lab.step((round + 1) as f64 / rounds as f64)?;

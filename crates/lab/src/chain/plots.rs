@@ -15,7 +15,7 @@ fn points(findings: &Findings, arrangement: Arrangement, [x, y]: [&str; 2]) -> V
     let is = |row: &&Map<String, Value>| {
         let text = |key: &str| row.get(key).and_then(Value::as_str);
         let hold = row.get("hold_ns").and_then(Value::as_u64);
-        text("rules") == Some("10k mixed")
+        text("rules") == Some(super::MIXED)
             && text("way") == Some(arrangement.name())
             && hold == arrangement.hold()
     };
