@@ -67,6 +67,8 @@ pub(crate) struct Device {
     turns: Box<[Mutex<()>]>,
     pub(crate) receives: Halves,
     pub(crate) sends: Halves,
+    /// [`Known::open`] has the other end. Fields go behind what `drop` does.
+    _open: Arc<()>,
 }
 
 /// The shards that have one half of a device.
@@ -96,6 +98,15 @@ pub(crate) struct Known {
     arguments: String,
     setup: Setup,
     pub(crate) device: Weak<Device>,
+    /// It is there until the device is closed, which takes a while from when nobody has it.
+    open: Weak<()>,
+}
+
+impl Known {
+    /// Returns true if the device is not closed, though maybe about to be.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.strong_count() > 0
+    }
 }
 
 impl Options {
@@ -149,6 +160,10 @@ impl Options {
             }
             return Ok(device);
         }
+        // Another thread may be closing it, for which it doesn't need the state.
+        while state.devices.iter().any(|known| known.name == self.name() && known.is_open()) {
+            std::thread::yield_now();
+        }
         self.open_first(&mut state, memory)
     }
 
@@ -173,8 +188,10 @@ impl Options {
         })?;
         // From here on it is closed again by the value's end.
         let (receives, sends) = (Halves::default(), Halves::default());
-        let (queues, turns) = (0, Box::default());
-        let mut device = Device { port, name: name.clone(), memory, made, queues, turns, receives, sends };
+        let (queues, turns, here) = (0, Box::default(), Arc::new(()));
+        let open = Arc::downgrade(&here);
+        let mut device =
+            Device { port, name: name.clone(), memory, made, queues, turns, receives, sends, _open: here };
         if !made && self.device.contains(',') {
             return Err(DpdkError::OtherArguments(name));
         }
@@ -188,7 +205,7 @@ impl Options {
         let device = Arc::new(device);
         state.devices.retain(|known| known.name != name);
         let (device_too, arguments) = (Arc::downgrade(&device), self.device.clone());
-        state.devices.push(Known { name, arguments, setup: self.setup(), device: device_too });
+        state.devices.push(Known { name, arguments, setup: self.setup(), device: device_too, open });
         Ok(device)
     }
 }

@@ -107,7 +107,7 @@ pub unsafe fn take_pool() -> Option<Pool> {
 #[allow(unsafe_code)]
 pub fn close() -> Option<Closed> {
     let mut state = state();
-    state.devices.retain(|known| known.device.strong_count() > 0);
+    state.devices.retain(Known::is_open);
     if !state.devices.is_empty() {
         return None;
     }

@@ -38,7 +38,8 @@ struct slip_dpdk_memory {
     struct rte_mempool *mempool;
     uint8_t *start;
     size_t size;
-    /* Of the buffers behind mbufs: beginning of the first, distance (0: uneven), bytes of each. */
+    /* Of the buffers behind mbufs: beginning of the first, distance, bytes of each. Where they lie unevenly, as
+     * those do that may not cross a page, the distance is 0, and the bytes are those from a packet's first on. */
     size_t first, stride, len;
     /* Offset of the field that some drivers write a packet's time into; negative: there is none. */
     int time_at;
@@ -133,8 +134,8 @@ int slip_dpdk_memory_new(uint32_t mbufs, uint16_t room, struct slip_dpdk_memory 
     }
     struct spacing spacing = {0, mp->header_size + mp->elt_size + mp->trailer_size, true};
     rte_mempool_obj_iter(mp, measure_spacing, &spacing);
-    size_t len = RTE_PKTMBUF_HEADROOM + room;
     size_t stride = spacing.even ? spacing.stride : 0;
+    size_t len = stride ? RTE_PKTMBUF_HEADROOM + room : room;
     size_t first = spacing.first - start + sizeof(struct rte_mbuf) + PRIVATE;
     *memory = (struct slip_dpdk_memory){mp, (uint8_t *)start, extent.last - start, stride ? first % stride : first, stride, len, -1};
     return 0;
@@ -267,7 +268,7 @@ int slip_dpdk_open(uint16_t port, const struct slip_dpdk_memory *memory, struct 
         spread(&info, &conf);
     size_t longest = (size_t)options->mtu + RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 2 * RTE_VLAN_HLEN;
     conf.rxmode.mtu = options->mtu;
-    if (longest > memory->len - RTE_PKTMBUF_HEADROOM)
+    if (longest + RTE_PKTMBUF_HEADROOM > rte_pktmbuf_data_room_size(memory->mempool))
         conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
     conf.txmode.offloads |= info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
     if ((e = rte_eth_dev_configure(port, queues, senders, &conf)) || (e = rte_eth_dev_adjust_nb_rx_tx_desc(port, &ring, &send_ring)))

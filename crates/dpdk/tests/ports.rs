@@ -221,6 +221,55 @@ fn packets_go_around_a_ring() {
     assert_eq!(frames_of(&fs::read(out).unwrap()), frames);
 }
 
+/// Packets that stages make lie in mbufs, too, and have their lengths: where no page holds two mbufs, it is not
+/// known from where one is how much room it has.
+#[test]
+fn sliced_packets_keep_their_lengths() {
+    let directory = tempfile::tempdir().unwrap();
+    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
+    let frames: Vec<Vec<u8>> = (0..500u32).map(frame).collect();
+    fs::write(&capture, pcap(&frames)).unwrap();
+    let graph = format!(
+        "in :: dpdk(device=\"net_pcap12,rx_pcap={}\", eal=\"{EAL}\", mbufs=2047, time=captured)
+         -> slice -> splice -> out :: pcap(path=\"{}\")",
+        capture.display(),
+        out.display()
+    );
+    let (report, closed) = run(&graph, u64::MAX, 1);
+    assert_eq!(closed.mbufs_left, 0);
+    assert!(counter(&stage(&report, "splice").counters, "spliced") > 100, "{report:#?}");
+    let file = fs::read(out).unwrap();
+    assert!(frames_of(&file) == frames);
+    let lens: Vec<(u32, u32)> = lens_of(&file);
+    assert!(lens.iter().all(|(here, wire)| here == wire), "{lens:?}");
+}
+
+/// A device is there until it is closed, whoever closes it: only then it can be opened anew.
+#[test]
+fn a_device_that_is_being_closed_is_still_there() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let plan = |graph: &str| Plan::from_graph_with(&registry(), graph, None, None, Path::new("")).unwrap();
+    // The mempool stays.
+    let other = plan(&format!("dpdk(device=net_null13, eal=\"{EAL}\", mbufs=511) -> null")).build(1).unwrap();
+    let again = plan("dpdk(device=\"net_null12,size=65\", mbufs=511) -> null");
+    for _ in 0..20 {
+        let first = again.build(1).unwrap_or_else(|errors| panic!("{errors}"));
+        let gone = std::thread::spawn(|| drop(first));
+        let anew = loop {
+            match again.build(1) {
+                Ok(anew) => break anew,
+                // The first one still has it.
+                Err(errors) => assert!(errors.to_string().contains("receives from"), "{errors}"),
+            }
+        };
+        gone.join().unwrap();
+        assert!(close().is_none(), "ports are open");
+        drop(anew);
+    }
+    drop(other);
+    assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
+}
+
 /// Errors name the setting, say what is wrong, and leave everything closed.
 #[test]
 fn errors_say_what_to_do() {
@@ -402,6 +451,17 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
         file.extend(frame);
     }
     file
+}
+
+/// Captured lengths, and those on the wire.
+fn lens_of(file: &[u8]) -> Vec<(u32, u32)> {
+    let (mut at, mut lens) = (24, Vec::new());
+    while at < file.len() {
+        let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+        lens.push((word(at + 8), word(at + 12)));
+        at += 16 + word(at + 8) as usize;
+    }
+    lens
 }
 
 fn frames_of(file: &[u8]) -> Vec<Vec<u8>> {

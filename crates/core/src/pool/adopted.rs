@@ -38,20 +38,24 @@ const WAITING: usize = 256;
 /// From the beginning of a unit to where a packet's bytes begin.
 pub const LEAD: usize = HEADER;
 
-/// The layout of buffers in a [`Region`]: they lie evenly.
+/// The layout of buffers in a [`Region`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffers {
     /// Offset of the first one, in bytes.
     pub first: usize,
-    /// Bytes from one to the next. 0 where they lie anyhow: a packet that grows then always moves.
+    /// Bytes from one to the next. 0 where they don't lie evenly.
     pub stride: usize,
-    /// Bytes of each, at most [`Buffers::stride`].
+    /// Bytes of each, at most [`Buffers::stride`]. Where that is 0: bytes that a packet has from where it
+    /// begins, wherever that is.
     pub len: usize,
 }
 
 impl Buffers {
-    /// Bytes from this offset to the end of the buffer.
+    /// Bytes from this offset, where a packet begins, to the end of the buffer.
     fn room(&self, offset: usize) -> usize {
+        if self.stride == 0 {
+            return self.len;
+        }
         let at = offset.checked_sub(self.first).and_then(|at| at.checked_rem(self.stride));
         at.map_or(0, |at| self.len.saturating_sub(at))
     }
@@ -221,8 +225,14 @@ impl Pool {
     /// [`AdoptError`] where it doesn't lie as it must.
     ///
     /// # Safety
-    /// As with [`Pool::siblings`], every [`BufId`] that the pool is given is one that it returned, and that
-    /// was not freed since, and the `len` given with it is at most the length of its packet.
+    /// As long as the pool is there:
+    ///
+    /// - as with [`Pool::siblings`], every [`BufId`] that it is given is one that it returned, and that was not
+    ///   freed since, and the `len` given with it is at most the length of its packet;
+    /// - every offset that [`Pool::adopted`] and [`Pool::adopt_all`] are given is that of a packet in a buffer
+    ///   that was the caller's until then;
+    /// - what [`Pool::with_region`] is told to do leaves the region where it is: another one in its place
+    ///   would have the pool use memory that is gone.
     pub unsafe fn adopt(region: Box<dyn Region>) -> Result<Self, AdoptError> {
         let (start, size) = (region.start().as_ptr().expose_provenance(), region.size());
         let buffers = region.buffers();
@@ -303,7 +313,7 @@ impl Pool {
         self.adopted.as_ref()?.offset(id.0)
     }
 
-    /// The packet whose bytes begin at this offset in the region.
+    /// The packet whose bytes begin at this offset in the region, if the pool has one there.
     #[inline]
     #[must_use]
     pub fn at_offset(&self, offset: usize) -> Option<BufId> {

@@ -23,6 +23,8 @@ struct Umem {
     given_back: usize,
     /// Nobody can adopt it.
     crooked: bool,
+    /// It doesn't say how its buffers lie.
+    uneven: bool,
 }
 
 // SAFETY: the memory is this value's alone.
@@ -41,11 +43,17 @@ unsafe impl Region for Umem {
     }
 
     fn buffers(&self) -> Buffers {
+        if self.uneven {
+            return Buffers { first: 0, stride: 0, len: BUFFER - CAME };
+        }
         Buffers { first: 0, stride: BUFFER, len: BUFFER }
     }
 
     fn take(&mut self, len: usize) -> Option<usize> {
         if len > BUFFER - MADE || self.free.len() <= self.kept {
+            return None;
+        }
+        if self.uneven && len > BUFFER - CAME {
             return None;
         }
         self.free.pop().map(|buffer| buffer * BUFFER + MADE)
@@ -67,7 +75,8 @@ impl Umem {
         // SAFETY: addresses that are free, since none are named.
         let start = unsafe { mmap_anonymous(null_mut(), buffers * BUFFER, both, MapFlags::PRIVATE) };
         let start = NonNull::new(start.unwrap().cast()).unwrap();
-        Box::new(Self { start, buffers, free: (0..buffers).collect(), kept, given_back: 0, crooked: false })
+        let free = (0..buffers).collect();
+        Box::new(Self { start, buffers, free, kept, given_back: 0, crooked: false, uneven: false })
     }
 }
 
@@ -86,6 +95,13 @@ fn adopt(umem: Box<Umem>) -> Result<Pool, AdoptError> {
 
 fn adopted(buffers: usize, kept: usize) -> Pool {
     adopt(Umem::new(buffers, kept)).unwrap()
+}
+
+/// As [`adopted`], of buffers that may lie anyhow.
+fn adopted_anyhow(buffers: usize, kept: usize, uneven: bool) -> Pool {
+    let mut umem = Umem::new(buffers, kept);
+    umem.uneven = uneven;
+    adopt(umem).unwrap()
 }
 
 /// A packet comes into a buffer, as a card would put it there.
@@ -189,28 +205,32 @@ fn where_packets_may_begin() {
 }
 
 /// Sliced packets, short ones and others, tell their owner when they are dropped; their payloads stay where
-/// they came.
+/// they came, and their meta data are theirs.
 #[test]
 fn sliced_packets_are_known() {
-    let mut pool = adopted(4, 0);
-    let (buf, address) = come(&mut pool, &[5; 1514], PacketMeta::default()).unwrap();
-    assert!(pool.sliceable(buf, 1514).is_none());
-    let head = pool.head_and_data(buf, 0).unwrap().0;
-    let short = pool.insert_short(head, &[1; SHORT], 7, 1, |front| front[0] = 2);
-    let long = pool.insert_sliced(PacketMeta::default(), &[3; 1900], 7, 2);
-    let beside = pool.insert_sliced(PacketMeta::default(), &[4; 3000], 7, 3);
-    assert_eq!(pool.data(short, 3), &[2, 1, 1]);
-    assert_eq!((pool.data(long, 1900), pool.data(beside, 3000)), (&[3; 1900][..], &[4; 3000][..]));
-    assert_eq!((pool.offset(long).is_some(), pool.offset(beside)), (true, None));
-    assert_eq!(pool.data(buf, 1514).as_ptr(), address);
-    for (buf, token) in [(short, 1), (long, 2), (beside, 3)] {
-        assert_eq!(pool.sliced_of(buf), Some((7, token)));
+    for uneven in [false, true] {
+        let mut pool = adopted_anyhow(4, 0, uneven);
+        let meta = PacketMeta { original_len: 1514, interface: 3, time: Nanos(99) };
+        let (buf, address) = come(&mut pool, &[5; 1514], meta).unwrap();
+        assert!(pool.sliceable(buf, 1514).is_none());
+        let head = pool.head_and_data(buf, 0).unwrap().0;
+        let short = pool.insert_short(head, &[1; SHORT], 7, 1, |front| front[0] = 2);
+        let long = pool.insert_sliced(meta, &[3; 1700], 7, 2);
+        let beside = pool.insert_sliced(meta, &[4; 3000], 7, 3);
+        assert_eq!(pool.data(short, 3), &[2, 1, 1]);
+        assert_eq!((pool.data(long, 1700), pool.data(beside, 3000)), (&[3; 1700][..], &[4; 3000][..]));
+        assert_eq!((pool.offset(short).is_some(), pool.offset(long).is_some()), (true, true));
+        assert_eq!(pool.offset(beside), None);
+        assert_eq!(pool.data(buf, 1514).as_ptr(), address);
+        for (buf, token) in [(short, 1), (long, 2), (beside, 3)] {
+            assert_eq!((pool.sliced_of(buf), pool.meta(buf)), (Some((7, token)), meta), "uneven: {uneven}");
+        }
+        assert!(pool.let_go(short).is_some());
+        [buf, long, beside].into_iter().for_each(|buf| pool.free(buf));
+        let mut told = Vec::new();
+        pool.take_dropped(7, |token| told.push(token));
+        assert_eq!((told, pool.live()), (vec![1, 2, 3], 0));
     }
-    assert!(pool.let_go(short).is_some());
-    [buf, long, beside].into_iter().for_each(|buf| pool.free(buf));
-    let mut told = Vec::new();
-    pool.take_dropped(7, |token| told.push(token));
-    assert_eq!((told, pool.live()), (vec![1, 2, 3], 0));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -236,8 +256,13 @@ proptest! {
     /// Against the obvious twin, a map from handle to bytes; and at the end the owner has each of its buffers
     /// once.
     #[test]
-    fn stores_what_a_map_would(buffers in 1usize..40, kept in 0usize..4, steps in prop::collection::vec(step(), 1..300)) {
-        let mut pool = adopted(buffers, kept);
+    fn stores_what_a_map_would(
+        buffers in 1usize..40,
+        kept in 0usize..4,
+        uneven in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        let mut pool = adopted_anyhow(buffers, kept, uneven);
         let mut twin: HashMap<u32, (Vec<u8>, PacketMeta, Option<*const u8>)> = HashMap::new();
         let mut ids = Vec::new();
         for (n, (step, which, len)) in steps.into_iter().enumerate() {
