@@ -256,23 +256,37 @@ mod tests {
         }
     }
 
+    /// Of which other tests free none: each of those would count as one of those below.
+    #[derive(Debug)]
+    struct Counted(u32);
+
+    static COUNTED: Shells<Counted> = Shells::new();
+
+    impl Object for Counted {
+        const MAGIC: u64 = 0x636f_756e_7465_6400;
+
+        fn shells() -> &'static Shells<Self> {
+            &COUNTED
+        }
+    }
+
     #[test]
     fn what_was_freed_is_told_as_long_as_shells_rest() {
         let many = if cfg!(miri) { 3 } else { REST };
-        let first = THINGS.wrap(Thing(7));
+        let first = COUNTED.wrap(Counted(7));
         // SAFETY: the address is of a shell.
         unsafe {
             assert_eq!(with(first, |t| Ok(t.0 as i32)), 7);
             assert_eq!(free(first), SLIP_OK);
             assert_eq!(free(first), SLIP_E_OBJECT);
             for _ in 0..many {
-                let other = THINGS.wrap(Thing(8));
+                let other = COUNTED.wrap(Counted(8));
                 assert_ne!(other, first);
                 assert_eq!(free(other), SLIP_OK);
                 assert_eq!((with(first, |_| Ok(1)), free(first)), (SLIP_E_OBJECT, SLIP_E_OBJECT));
             }
-            assert_eq!(free::<Thing>(core::ptr::null_mut()), SLIP_OK);
-            assert_eq!(with::<Thing>(core::ptr::null_mut(), |_| Ok(1)), SLIP_E_NULL);
+            assert_eq!(free::<Counted>(core::ptr::null_mut()), SLIP_OK);
+            assert_eq!(with::<Counted>(core::ptr::null_mut(), |_| Ok(1)), SLIP_E_NULL);
         }
     }
 

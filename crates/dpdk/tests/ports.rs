@@ -221,8 +221,8 @@ fn packets_go_around_a_ring() {
     assert_eq!(frames_of(&fs::read(out).unwrap()), frames);
 }
 
-/// Packets that stages make lie in mbufs, too, and have their lengths: where no page holds two mbufs, it is not
-/// known from where one is how much room it has.
+/// Packets that stages make lie in mbufs, too, and have their lengths: without huge pages no mbuf crosses a
+/// page, so that they lie unevenly.
 #[test]
 fn sliced_packets_keep_their_lengths() {
     let directory = tempfile::tempdir().unwrap();

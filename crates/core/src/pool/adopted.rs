@@ -227,10 +227,10 @@ impl Pool {
     /// # Safety
     /// As long as the pool is there:
     ///
-    /// - as with [`Pool::siblings`], every [`BufId`] that it is given is one that it returned, and that was not
-    ///   freed since, and the `len` given with it is at most the length of its packet;
-    /// - every offset that [`Pool::adopted`] and [`Pool::adopt_all`] are given is that of a packet in a buffer
-    ///   that was the caller's until then;
+    /// - as with [`Pool::siblings`], every [`BufId`] that it is given is one that it returned, and that was
+    ///   not freed since, and the `len` given with it is at most the length of its packet;
+    /// - every offset that [`Pool::adopted`] and [`Pool::adopt_all`] are given is that of a packet in a
+    ///   buffer that was the caller's until then;
     /// - what [`Pool::with_region`] is told to do leaves the region where it is: another one in its place
     ///   would have the pool use memory that is gone.
     pub unsafe fn adopt(region: Box<dyn Region>) -> Result<Self, AdoptError> {
