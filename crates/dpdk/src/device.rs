@@ -149,6 +149,11 @@ impl Options {
     }
 
     fn open(&self) -> Result<Arc<Device>, DpdkError> {
+        // It would have queues that another shard has, too.
+        let Share { number, of } = self.share;
+        if number >= of.max(1) {
+            return Err(DpdkError::Share { number, of });
+        }
         let mut state = state();
         let memory = state.ready(&self.environment)?;
         if let Some((known, device)) = state.open_device(self.name()) {

@@ -141,6 +141,14 @@ pub enum DpdkError {
         /// The use that is made of it.
         what: &'static str,
     },
+    /// A port that shares its device has no such number.
+    #[error("a device that {of} shards share has none with the number {number}; they count from 0")]
+    Share {
+        /// Its number.
+        number: u16,
+        /// The number of all.
+        of: u16,
+    },
     /// It has not so many queues.
     #[error("device `{name}` has {most} queues to receive from, not {queues}")]
     Queues {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use slipstream::pipeline::{Plan, Registry, built_in};
 use slipstream::runtime::{Driver, LiveOptions, RunReport, StageReport};
 use slipstream::seed::Seeds;
-use slipstream_dpdk::{Closed, close, take_pool};
+use slipstream_dpdk::device::{Options, Share};
+use slipstream_dpdk::eal::Environment;
+use slipstream_dpdk::{Closed, DpdkError, close, take_pool};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -267,6 +269,39 @@ fn a_device_that_is_being_closed_is_still_there() {
         drop(anew);
     }
     drop(other);
+    assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
+}
+
+/// Shards have numbers below how many there are: others would have queues of the first ones, and a queue is
+/// for one thread.
+#[test]
+fn shards_have_numbers_of_their_own() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let port = |number, of| {
+        let environment = Environment { arguments: EAL.to_owned(), mbufs: 511, room: 2048 };
+        let options = Options {
+            device: "net_null14".to_owned(),
+            environment,
+            queues: 2,
+            ring: 512,
+            mtu: 0,
+            promiscuous: false,
+            burst: 32,
+            captured: false,
+            idle: 0,
+            send_wait: 0,
+            share: Share { number, of },
+        };
+        (options.open_receiver(), options.open_sender())
+    };
+    let (first, second) = (port(0, 2), port(1, 2));
+    assert!(first.0.is_ok() && first.1.is_ok() && second.0.is_ok() && second.1.is_ok());
+    for (number, of) in [(2, 2), (3, 2), (1, 1), (1, 0)] {
+        let (receiver, sender) = port(number, of);
+        assert!(matches!(receiver, Err(DpdkError::Share { .. })), "{number} of {of}: {receiver:?}");
+        assert!(matches!(sender, Err(DpdkError::Share { .. })), "{number} of {of}: {sender:?}");
+    }
+    drop((first, second));
     assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
 }
 
