@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -76,9 +76,7 @@ fn nothing_is_copied_nor_lost_on_the_way() {
 #[test]
 fn nobody_looks_at_packets_from_device_to_device() {
     let directory = tempfile::tempdir().unwrap();
-    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
-    let frames: Vec<Vec<u8>> = (0..5000u32).map(frame).collect();
-    fs::write(&capture, pcap(&frames)).unwrap();
+    let (capture, out, frames) = captured(directory.path(), 5000);
     let graph = format!(
         "in :: dpdk(device=\"net_pcap6,rx_pcap={}\", eal=\"{EAL}\", mbufs=2047, buffer=512, burst=7)
          -> out :: dpdk(device=\"net_pcap7,tx_pcap={}\", mbufs=2047, buffer=512)",
@@ -202,9 +200,7 @@ fn the_last_packet_of_a_capture_may_have_the_last_mbuf() {
 #[test]
 fn packets_go_around_a_ring() {
     let directory = tempfile::tempdir().unwrap();
-    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
-    let frames: Vec<Vec<u8>> = (0..500u32).map(frame).collect();
-    fs::write(&capture, pcap(&frames)).unwrap();
+    let (capture, out, frames) = captured(directory.path(), 500);
     let graph = format!(
         "in :: pcap(path=\"{}\") -> ring :: dpdk(device=net_ring0, eal=\"{EAL}\", mbufs=2047, buffer=512)
          -> out :: pcap(path=\"{}\")",
@@ -228,9 +224,7 @@ fn packets_go_around_a_ring() {
 #[test]
 fn sliced_packets_keep_their_lengths() {
     let directory = tempfile::tempdir().unwrap();
-    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
-    let frames: Vec<Vec<u8>> = (0..500u32).map(frame).collect();
-    fs::write(&capture, pcap(&frames)).unwrap();
+    let (capture, out, frames) = captured(directory.path(), 500);
     let graph = format!(
         "in :: dpdk(device=\"net_pcap12,rx_pcap={}\", eal=\"{EAL}\", mbufs=2047, time=captured)
          -> slice -> splice -> out :: pcap(path=\"{}\")",
@@ -240,10 +234,8 @@ fn sliced_packets_keep_their_lengths() {
     let (report, closed) = run(&graph, u64::MAX, 1);
     assert_eq!(closed.mbufs_left, 0);
     assert!(counter(&stage(&report, "splice").counters, "spliced") > 100, "{report:#?}");
-    let file = fs::read(out).unwrap();
-    assert!(frames_of(&file) == frames);
-    let lens: Vec<(u32, u32)> = lens_of(&file);
-    assert!(lens.iter().all(|(here, wire)| here == wire), "{lens:?}");
+    let whole: Vec<(u32, Vec<u8>)> = frames.into_iter().map(|frame| (frame.len() as u32, frame)).collect();
+    assert!(records(&fs::read(out).unwrap()) == whole);
 }
 
 /// A device is there until it is closed, whoever closes it: only then it can be opened anew.
@@ -402,9 +394,7 @@ fn shards_have_queues_of_their_own() {
 #[test]
 fn a_device_with_one_queue_serves_all_shards() {
     let directory = tempfile::tempdir().unwrap();
-    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
-    let frames: Vec<Vec<u8>> = (0..3000u32).map(frame).collect();
-    fs::write(&capture, pcap(&frames)).unwrap();
+    let (capture, out, frames) = captured(directory.path(), 3000);
     let graph = format!(
         "in :: dpdk(device=\"net_pcap10,rx_pcap={},tx_pcap={}\", eal=\"{EAL}\", mbufs=2047, buffer=4KiB); in -> reframe -> in",
         capture.display(),
@@ -488,23 +478,26 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Captured lengths, and those on the wire.
-fn lens_of(file: &[u8]) -> Vec<(u32, u32)> {
-    let (mut at, mut lens) = (24, Vec::new());
+/// A capture of so many frames in this folder, the name of one beside it to write to, and the frames.
+fn captured(directory: &Path, number: u32) -> (PathBuf, PathBuf, Vec<Vec<u8>>) {
+    let (capture, out) = (directory.join("in.pcap"), directory.join("out.pcap"));
+    let frames: Vec<Vec<u8>> = (0..number).map(frame).collect();
+    fs::write(&capture, pcap(&frames)).unwrap();
+    (capture, out, frames)
+}
+
+/// The packets of a capture, each with its length on the wire.
+fn records(file: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    let (mut at, mut records) = (24, Vec::new());
     while at < file.len() {
         let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
-        lens.push((word(at + 8), word(at + 12)));
-        at += 16 + word(at + 8) as usize;
+        let len = word(at + 8) as usize;
+        records.push((word(at + 12), file[at + 16..at + 16 + len].to_vec()));
+        at += 16 + len;
     }
-    lens
+    records
 }
 
 fn frames_of(file: &[u8]) -> Vec<Vec<u8>> {
-    let (mut at, mut frames) = (24, Vec::new());
-    while at < file.len() {
-        let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
-        frames.push(file[at + 16..at + 16 + len].to_vec());
-        at += 16 + len;
-    }
-    frames
+    records(file).into_iter().map(|(_, frame)| frame).collect()
 }

@@ -13,6 +13,7 @@ use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, is_extension};
 use slipstream_wire::{Flags, Headers, LinkType, classify, tcp_segment};
 
 use super::bytes::be16;
+use super::martian::is_martian_source;
 use super::tcp_state::{ACK, FIN, RST, SYN};
 
 /// The largest ICMP error that is sent: what every IPv4 host takes (RFC 1812 §4.3.2.3).
@@ -221,18 +222,7 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, message: Option<Mess
     if many && !(v6 && too_big) {
         return Err(Silent::Destination);
     }
-    let host = match src {
-        // Networks 0 and 127, and classes D and E with the broadcast address.
-        IpAddr::V4(a) => !matches!(a.octets(), [0 | 127 | 224..=255, ..]),
-        IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback() || is_mapped(a)),
-    };
-    if host { Ok(()) } else { Err(Silent::Source) }
-}
-
-/// Returns true for an IPv4 address as IPv6 programs write it (RFC 4291 §2.5.5.2), `::ffff:0:0/96`.
-#[inline]
-pub(super) const fn is_mapped(address: Ipv6Addr) -> bool {
-    address.to_bits() >> 32 == 0xffff
+    if is_martian_source(src) { Err(Silent::Source) } else { Ok(()) }
 }
 
 /// Returns true if a header of IPv6 that has this number may be followed by another one (RFC 7045 §2.2),

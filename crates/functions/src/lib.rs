@@ -35,6 +35,7 @@ pub mod l2fwd;
 pub mod lpm;
 pub mod mac_table;
 pub mod maglev;
+mod martian;
 pub mod meter;
 pub mod nat;
 mod packet;

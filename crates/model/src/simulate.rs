@@ -164,8 +164,7 @@ impl Sojourns {
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for less than a thousand polls or more than a billion, or where more than 10¹²
-/// packets may come in them; [`Error::Distribution`]
-/// where a distribution can't be drawn from.
+/// packets may come in them; [`Error::Distribution`] where a distribution can't be drawn from.
 pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
     for (what, polls, low) in
         [("the number of polls", effort.polls, 1000), ("the number of polls to warm up", effort.warmup, 0)]

@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::interface::{Interface, Mac, is_link_local};
-use crate::icmp::is_mapped;
 use crate::lpm::Lpm;
 use crate::routes::{NextHop, Route};
 
@@ -185,36 +184,6 @@ impl Fib {
 fn port_of(interfaces: &[Interface], name: &str) -> Option<u8> {
     let by_name = interfaces.iter().position(|i| i.name == name);
     by_name.or_else(|| name.parse().ok().filter(|n| *n < interfaces.len())).map(|n| n as u8)
-}
-
-/// Returns true for the IPv6 addresses that no packet on a link has as source or as destination: those of
-/// nobody and of the host itself (RFC 4291 §2.5.2, §2.5.3), and IPv4 addresses in the form that programs hand
-/// to their own host (RFC 4291 §2.5.5.2): on a link they would pass rules about IPv4 by.
-#[inline]
-fn is_within_a_host(address: Ipv6Addr) -> bool {
-    address.is_unspecified() || address.is_loopback() || is_mapped(address)
-}
-
-/// Returns true if a packet may never have this source (RFC 1812 §5.3.7, RFC 4291 §2.5).
-#[inline]
-pub(super) fn is_martian_source(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(a) => matches!(a.octets(), [0 | 127 | 224..=255, ..]),
-        IpAddr::V6(a) => is_within_a_host(a) || a.is_multicast(),
-    }
-}
-
-/// Returns true if a packet on a link may never have this destination.
-#[inline]
-pub(super) fn is_martian_destination(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(a) => matches!(a.octets(), [0 | 127 | 240..=254, ..]) || is_class_e(a),
-        IpAddr::V6(a) => is_within_a_host(a),
-    }
-}
-
-fn is_class_e(address: Ipv4Addr) -> bool {
-    address.octets()[0] == 255 && !address.is_broadcast()
 }
 
 /// The solicited-node multicast address of an address (RFC 4291 §2.7.1), and the Ethernet address that it is

@@ -48,9 +48,10 @@ pub use stage::ROUTER;
 
 use super::bytes::{be16, be32, be128};
 use super::icmp::Message;
+use super::martian::{is_martian_destination, is_martian_source};
 use super::{FunctionContext, NewPacket, RateLimiter};
 use discovery::ETHERNET;
-use fib::{Fib, Hop, is_martian_destination, is_martian_source};
+use fib::{Fib, Hop};
 use interface::{Mac, Macs, is_link_local};
 use neighbours::{Known, Neighbours};
 use slipstream_core::frame::Frame;

@@ -94,7 +94,7 @@ fn adopt(umem: Box<Umem>) -> Result<Pool, AdoptError> {
 }
 
 fn adopted(buffers: usize, kept: usize) -> Pool {
-    adopt(Umem::new(buffers, kept)).unwrap()
+    adopted_anyhow(buffers, kept, false)
 }
 
 /// As [`adopted`], of buffers that may lie anyhow.
