@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test check deps fmt clippy unit suite beside alone hardware synthesis hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -48,14 +48,18 @@ install-c: ## the C library, its header and its pkg-config file, in PREFIX (defa
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
 
-# Lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in
-# target/debug while the binary is built in target/release and judged by others; what they need is fetched
-# meanwhile, and who needs it waits for it. Simulations of the hardware take what time of cores the others
-# leave. What takes times by the wall clock comes when all are done.
-test: fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deps unit" "build beside" "deps hardware-deps hardware"
-	@$(MAKE) --no-print-directory alone deny-if-installed
+# Lanes, since neither compilers nor tests keep all cores busy all the time: crates are tested in target/debug
+# while the binary is built in target/release and judged by others; what they need is fetched meanwhile, and
+# who needs it waits for it. Simulations of the hardware take what time of cores the others leave. What takes
+# times by the wall clock comes when all are done.
+test: ## every test, with what it needs installed
+	@MAKE="$(MAKE)" python3 ci/lanes.py "deps unit" "build beside" "deps hardware-deps hardware"
+	@$(MAKE) --no-print-directory alone
 	@echo "make test: everything passed"
+
+check: fmt ## what is looked at without a test: form, warnings, licences, instruction counts, synthesis of hw/
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deny-if-installed" "build deps hardware-deps $(GATE) synthesis"
+	@echo "make check: everything passed"
 
 deps: ## what the tests need, installed with apt-get where that is possible
 	@ci/deps.sh
@@ -75,14 +79,17 @@ suite: build ## tests of the binary: other readers check what it writes
 hardware: build hardware-deps ## the block in hw/: lint, tests, proofs, co-simulation with the binary
 	$(MAKE) --no-print-directory -C hw test BINARY=$(abspath $(BINARY))
 
+synthesis: hardware-deps ## the block in hw/ as gates and as cells of an FPGA, with few entries
+	$(MAKE) --no-print-directory -C hw synth-small
+
 # The lock is that of ci/deps.sh: one of them installs at a time.
 hardware-deps:
 	@mkdir -p $(or $(CARGO_TARGET_DIR),target)
 	@flock $(or $(CARGO_TARGET_DIR),target)/deps.lock $(MAKE) --no-print-directory -C hw deps
 
-# What `test` makes of `suite`, `docs` and `gate`: all of it, in another order.
+# What `test` makes of `suite` and `docs`: all of it, in another order.
 beside: build deps
-	python=$$(ci/python.sh); "$$python" tests/run_all.py --beside $(BINARY) --and "$$python ci/docs.py"$(if $(GATE), --and "$$python bench/gate.py --binary")
+	python=$$(ci/python.sh); "$$python" tests/run_all.py --beside $(BINARY) --and "$$python ci/docs.py"
 
 alone: build
 	"$$(ci/python.sh)" tests/run_all.py --alone $(BINARY)
