@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from huge_pages import huge_pages  # noqa: E402
 
 PAGES = 1000
+# Packets that we take at once at most: as many as VPP does.
+BURST = 256
 STARTUP = """unix {{ nodaemon cli-listen {folder}/cli.sock log {folder}/vpp.log }}
 memory {{ main-heap-size 3G main-heap-page-size 4k }}
 buffers {{ buffers-per-numa 65536 }}
@@ -173,7 +175,7 @@ def main():
     parser.add_argument("--packets", type=int, default=5_000_000)
     parser.add_argument("--seconds", type=float, default=2)
     arguments = parser.parse_args()
-    out = f"out :: {dpdk.null(1, 64)}"
+    out = f"out :: {dpdk.null(1, BURST)}"
     rows = {}
     with tempfile.TemporaryDirectory() as folder, huge_pages(PAGES):
         rules = f"{folder}/rules"
@@ -185,7 +187,7 @@ def main():
             addressed_to(made, captures[slf], ADDRESS)
         for _ in range(arguments.runs):
             for slf, capture in captures.items():
-                start, chain = f"in :: {dpdk.pcap(capture, 64)}", dpdk.CHAIN.format(rules=f'"{rules}"')
+                start, chain = f"in :: {dpdk.pcap(capture, BURST)}", dpdk.CHAIN.format(rules=f'"{rules}"')
                 ours = lambda graph: dpdk.slipstream(arguments.binary, graph, arguments.packets)[1]
                 theirs = lambda configure: vpp(arguments.build, capture, configure, arguments.seconds)
                 turn = {

@@ -62,6 +62,14 @@ pub enum XdpError {
         /// Queues that it has.
         have: u32,
     },
+    /// A port that shares its interface has no such number.
+    #[error("an interface that {of} ports share has none with the number {number}; they count from 0")]
+    Share {
+        /// Its number.
+        number: u32,
+        /// The number of all.
+        of: u32,
+    },
     /// Fewer queues than shards.
     #[error(
         "`{name}` serves {have} of its queues here, and there are {shards} shards, each of which needs one: `ethtool -L {name} \

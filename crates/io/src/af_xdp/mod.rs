@@ -125,7 +125,7 @@ pub struct Options {
 pub struct Share {
     /// Its number, from 0 on; the last one that is opened puts the program on the interface.
     pub number: u32,
-    /// The number of all.
+    /// The number of all, which is above that of each.
     pub of: u32,
     /// The program, which all of them are given.
     pub program: Arc<Program>,
@@ -248,6 +248,10 @@ impl Options {
     pub fn open(&self, ways: Ways, umem: Option<Arc<Umem>>) -> Result<Opened, XdpError> {
         let name = self.interface.as_str();
         let failed = |what| XdpError::of(name, what);
+        let Share { number, of, .. } = self.share;
+        if number >= of {
+            return Err(XdpError::Share { number, of });
+        }
         let packets = PacketSocket::new().map_err(failed("opening a packet socket"))?;
         let info = packets.interface(name).map_err(failed("asking for the interface"))?;
         if !info.up {
@@ -263,7 +267,7 @@ impl Options {
         if let Some(queue) = queues.iter().copied().find(|queue| *queue >= have) {
             return Err(XdpError::NoQueue { name: name.to_owned(), queue, have });
         }
-        let (&Share { number, of, .. }, all) = (&self.share, queues.len() as u32);
+        let all = queues.len() as u32;
         if all < of {
             return Err(XdpError::FewQueues { name: name.to_owned(), have: all, shards: of });
         }
@@ -488,5 +492,20 @@ impl Port {
     fn info(&self) -> Option<InterfaceInfo> {
         let info = self.packets.interface(&name_of(self.index)?).ok()?;
         (info.index == self.index).then_some(info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_that_there_is_not_is_refused() {
+        for (number, of) in [(0, 0), (2, 2), (u32::MAX, 1)] {
+            let share = Share { number, of, ..Share::default() };
+            let options = Options { share, ..Options::new("lo") };
+            let refused = options.open(Ways { receive: true, send: true }, None).unwrap_err();
+            assert!(refused.to_string().contains("they count from 0"), "{refused}");
+        }
     }
 }
