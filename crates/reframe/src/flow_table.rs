@@ -202,6 +202,15 @@ impl FlowTable {
         }
     }
 
+    /// The key that was stored so; none in what is no entry.
+    fn unstored([a, b]: [u64; 2], wide: WideKey) -> Option<FlowKey> {
+        match (b & VALID != 0, b & WIDE != 0) {
+            (false, _) => None,
+            (true, false) => Some(FlowKey::Narrow(NarrowKey([a, b & !VALID]))),
+            (true, true) => Some(FlowKey::Wide(wide)),
+        }
+    }
+
     /// First step of a look-up, one batch ahead: asks for the index line.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
@@ -280,6 +289,27 @@ impl FlowTable {
     /// From now on [`FlowTable::continues`] knows no flow before.
     pub(crate) fn forget_last(&mut self) {
         (self.last, self.last_key) = (NONE, ([0; 2], NO_WIDE));
+    }
+
+    /// From now on [`FlowTable::continues`] takes this flow, which may have no entry, for the one before.
+    pub(crate) fn set_last(&mut self, key: &FlowKey) {
+        let (hash, wide) = match key {
+            FlowKey::Narrow(_) => (0, NO_WIDE),
+            FlowKey::Wide(wide) => (self.hash(key), *wide),
+        };
+        (self.last, self.last_key) = (NONE, (Self::stored(key, hash), wide));
+    }
+
+    /// The key of the flow that [`FlowTable::continues`] was asked about last, if one is known.
+    pub(crate) fn last_flow(&self) -> Option<FlowKey> {
+        let (key, wide) = self.last_key;
+        self.key_at(self.last).or_else(|| Self::unstored(key, wide))
+    }
+
+    /// The key of an entry.
+    pub(crate) fn key_at(&self, id: u32) -> Option<FlowKey> {
+        let entry = self.entries.get(id as usize)?;
+        Self::unstored(entry.key, self.wide.get(id as usize).copied().unwrap_or(NO_WIDE))
     }
 
     /// The seed of [`FlowTable::hash`].

@@ -9,7 +9,7 @@ use slipstream_core::keys::KeySlice;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
-use slipstream_wire::NarrowKey;
+use slipstream_wire::{FlowKey, NarrowKey};
 
 use super::auto::Autos;
 use super::flow_table::NONE;
@@ -59,7 +59,7 @@ impl Reframe {
         };
         let n = if self.hold.packets() == 0 { n } else { 0 };
         if n == 0 {
-            self.last_key = None;
+            self.no_longer_aside(frames, keys);
             return 0;
         }
         self.emit_leaving(pool, out);
@@ -67,6 +67,7 @@ impl Reframe {
             self.flush(pool, out);
         }
         let (here, before) = (frames.get(..n).unwrap_or_default(), self.instant);
+        self.stand_aside(here, keys);
         self.pass_some(here, keys, first, positions);
         if let Some(auto) = self.auto.as_mut().filter(|auto| !auto.rests(0)) {
             let seed = self.table.seed();
@@ -81,14 +82,41 @@ impl Reframe {
                 auto.packet(0, hash, frame.arrival.max(before));
             }
         }
-        // Neighbours that come by different ways are not compared: they have no number here, and no key
-        // there.
-        self.table.forget_last();
-        self.last_in = NONE;
         if n < frames.len() {
-            self.last_key = None;
+            self.no_longer_aside(frames.get(n..).unwrap_or_default(), keys.after(n));
         }
         n
+    }
+
+    /// Packets that were known by their entries come by their keys from here on: the one that came last
+    /// before and the one that left last are found by their keys, too.
+    #[inline(always)]
+    fn stand_aside(&mut self, frames: &[Frame], keys: KeySlice<'_>) {
+        if self.last_in != NONE
+            && let Some(key) = first_flow(frames, keys)
+        {
+            let (came, left) = (self.table.key_at(self.last_in), self.table.last_flow());
+            // Those that pass are counted as what leaves is: a run more or less came in.
+            self.stats.runs_in += u64::from(came != Some(key));
+            self.stats.runs_in -= u64::from(left != Some(key));
+            self.last_key = left;
+            self.last_in = NONE;
+            self.table.forget_last();
+        }
+    }
+
+    /// Packets that came by their keys are known by their entries from here on, these being the first.
+    #[cold]
+    fn no_longer_aside(&mut self, frames: &[Frame], keys: KeySlice<'_>) {
+        if self.last_in == NONE
+            && let Some(last) = self.last_key
+            && let Some(key) = first_flow(frames, keys)
+        {
+            // It will count as a run, as there is no entry before it.
+            self.stats.runs_in -= u64::from(key == last);
+            self.table.set_last(&last);
+            self.last_key = None;
+        }
     }
 
     /// Lets packets pass into the batch that leaves, where there is room for them.
@@ -136,6 +164,102 @@ impl Reframe {
             class.passed(Cause::Bypass, bypassed);
             class.passed(cause, classified - bypassed);
             class.packets_bypassed += bypassed;
+        }
+    }
+}
+
+/// The key of the first packet that has one.
+fn first_flow(frames: &[Frame], keys: KeySlice<'_>) -> Option<FlowKey> {
+    let (_, key) = frames.iter().zip(keys.kept()).find(|(frame, _)| frame.info.classified())?;
+    Some(keys.key_of(*key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClassSettings, ReframeConfig, Rule};
+    use slipstream_core::batch::Batch;
+    use slipstream_core::frame::Info;
+    use slipstream_core::pool::BufId;
+    use slipstream_wire::{Flags, Headers};
+
+    /// The numbers of packets as they leave, and of the trains that are said to begin a run.
+    #[derive(Default)]
+    struct Log {
+        packets: Vec<u32>,
+        runs: u64,
+    }
+
+    impl Output for Log {
+        fn emit(&mut self, _: &mut Pool, batch: &mut Batch) {
+            self.packets.extend(batch.frames.iter().map(|frame| frame.buf.0));
+            let classified = |train: &&Train| batch.frames[train.start as usize].info.classified();
+            self.runs +=
+                batch.trains.iter().filter(classified).filter(|train| !train.continues).count() as u64;
+            batch.clear();
+        }
+    }
+
+    fn key(flow: u64) -> FlowKey {
+        match flow % 2 {
+            0 => FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 1, flow as u8].into(), 17, 1, 2),
+            _ => FlowKey::new(&[], [7u16; 8].into(), [8u16; 8].into(), 17, 1, flow as u16),
+        }
+        .unwrap()
+    }
+
+    /// Locality is that of the packets, wherever the hold goes to 0 and comes back.
+    #[test]
+    fn runs_go_on_where_the_stage_stands_aside_and_where_it_holds_again() {
+        let mut config = ReframeConfig { bypass: Rule::never(), ..ReframeConfig::default() };
+        config.default = ClassSettings { hold_ns: 256_000, hold_min_ns: Some(0), ..config.default };
+        for seed in 1..9u64 {
+            let mut x = seed;
+            let mut random = |n: u64| {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (x >> 33) % n
+            };
+            let (mut reframe, mut pool, mut log) =
+                (Reframe::new(&config).unwrap(), Pool::new(), Log::default());
+            let (mut keys, mut now) = (Vec::new(), 0);
+            // Flows come together for a time, then one after the other, each for a while.
+            for phase in 0..8 {
+                let (apart, same) = if phase % 2 == 0 { (10_000, 2) } else { (700_000, 6) };
+                let mut flow = 0;
+                for _ in 0..300_000_000 / apart / 25 {
+                    let mut arrivals = Arrivals { first: keys.len() as u64, ..Arrivals::default() };
+                    for _ in 0..25 {
+                        now += random(2 * apart);
+                        if random(same) == 0 {
+                            flow = random(12);
+                        }
+                        let key = Some(key(flow)).filter(|_| random(9) > 0);
+                        let mut frame = Frame::unclassified(Nanos(now), BufId(keys.len() as u32), 60);
+                        let flags = Flags(Flags::PORTS);
+                        if let Some(key) = key {
+                            let headers = Headers { key, l3: 14, l4: 34, flags, tcp_flags: 0, tos: 0 };
+                            frame.info = Info::new(&headers);
+                        }
+                        arrivals.frames.push(frame);
+                        arrivals.keys.push(key.unwrap_or(FlowKey::Narrow(NarrowKey([0, 0]))));
+                        keys.push(key);
+                    }
+                    reframe.process(&mut pool, &mut arrivals, &mut log);
+                }
+            }
+            reframe.finish(&mut pool, &mut log);
+            let stats = reframe.stats();
+            assert!(stats.auto[0].changes > 2, "the hold has to go up and down, not {:?}", stats.auto);
+            let runs = |packets: &mut dyn Iterator<Item = u32>| {
+                let mut before = None;
+                packets
+                    .filter_map(|n| keys[n as usize])
+                    .filter(|key| before.replace(*key) != Some(*key))
+                    .count() as u64
+            };
+            assert_eq!(stats.runs_in, runs(&mut (0..keys.len() as u32)), "seed {seed}");
+            assert_eq!(stats.runs_out, runs(&mut log.packets.iter().copied()), "seed {seed}");
+            assert_eq!(stats.runs_out, log.runs, "seed {seed}");
         }
     }
 }
