@@ -126,6 +126,8 @@ impl Cutter {
     fn row(&mut self, key: FlowKey, time: u64, mut weight: u64) {
         self.clock_backwards += u64::from(time < self.clock);
         self.clock = self.clock.max(time);
+        // A packet whose time runs backwards comes with the one before it.
+        let time = self.clock;
         if let Some((gaps, keying)) = &mut self.gaps {
             let Some(gap) = gaps.since_last(&keying.key(&key), time) else {
                 self.without_gap += 1;
@@ -133,7 +135,6 @@ impl Cutter {
             };
             weight = gap;
         }
-        let time = time.max(self.span.last_ns);
         let epoch = self.settings.epoch;
         if self.packets == 0 {
             self.span = Span::begin(epoch, time);

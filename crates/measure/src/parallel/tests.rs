@@ -95,7 +95,7 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
         };
         result.clock_backwards += u64::from(*time < clock);
         clock = clock.max(*time);
-        let time = (*time).max(span.last_ns);
+        let time = clock;
         let gap = before.insert(keying.key(&headers.key).get().to_vec(), time).map(|last| time - last);
         let weight = match (settings.weight, gap) {
             (Weight::Bytes, _) => u64::from(*len),
@@ -211,7 +211,7 @@ proptest! {
             (true, kind) if kind != Kind::Mrac => Weight::Bytes,
             _ => Weight::Packets,
         };
-        if late && weight != Weight::Gap {
+        if late {
             samples.iter_mut().skip(2).step_by(5).for_each(|(time, ..)| *time = time.saturating_sub(200));
         }
         let settings = TraceSettings { epoch, weight, encapsulation: Encapsulation::Outer, workers: 1 };
