@@ -90,11 +90,15 @@ fn blamed(map: &Map<String, Value>, all: &serde_json::Error) -> String {
 }
 
 fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
-    if key == "protocol"
-        && let Some(tcp) =
-            value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>().ok().filter(|n| n.is_finite())
-    {
-        return Ok(json!({ "mix": tcp }));
+    if key == "protocol" && !["udp", "tcp"].contains(&value.as_str()) {
+        let share =
+            value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>().ok().filter(|n| n.is_finite());
+        return match share {
+            Some(tcp) => Ok(json!({ "mix": tcp })),
+            None => Err(SettingsError(format!(
+                "protocol: can't read {value:?}; write udp, tcp, or the share of TCP, 0 to 1"
+            ))),
+        };
     }
     if WORDS.contains(&key) {
         return Ok(value.into());
@@ -147,7 +151,8 @@ mod tests {
             ("order=none", ": order: "),
             ("size=", r#"synth:size=: size: can't read """#),
             ("rate=fast", r#"synth:rate=fast: rate: can't read "fast""#),
-            ("protocol=nan", ": protocol: unknown variant `nan`"),
+            ("protocol=nan", r#": protocol: can't read "nan"; write udp, tcp, or the share of TCP, 0 to 1"#),
+            ("protocol=mix", r#": protocol: can't read "mix"; write udp, tcp, or the share of TCP, 0 to 1"#),
             ("tcp-timestamps=1", ": tcp-timestamps: invalid type: integer `1`, expected a boolean"),
             ("lifetime=2.5", ": lifetime: invalid type: floating point `2.5`, expected struct Lifetime"),
             ("flows=1,flows=2", ": flows is given twice"),
