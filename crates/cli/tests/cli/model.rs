@@ -94,3 +94,20 @@ fn a_page_of_recommend_has_its_figures() {
         assert!(page.contains(figure), "{figure}");
     }
 }
+
+/// A token names 65,536 entries at most: where room for bursts would take more, that is said.
+#[test]
+fn headroom_ends_with_the_entries_that_a_token_can_name() {
+    // 250 payloads wait.
+    let size = |headroom: &str| {
+        let ended = run(["slice", "size", "--explain", "--headroom", headroom]).with(0);
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    let told = size("300");
+    assert!(told.contains("x 300 for bursts: more than the 65,536 that a token can name"), "{told}");
+    assert!(told.contains("no more can be named by a token: 262.1 times those that wait"), "{told}");
+    assert!(!told.contains("N = 65536"), "{told}");
+    let told = size("200");
+    assert!(told.contains("x 200 for bursts, rounded up: N = 50000"), "{told}");
+    assert!(!told.contains("named by a token"), "{told}");
+}

@@ -83,6 +83,9 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
         t.row(["entries (N)", &count(room.entries.into())]);
         if !enough {
             t.row(["", "no more can be named by a token: what finds no entry goes whole"]);
+        } else if f64::from(room.entries) < needed * args.headroom {
+            let times = f64::from(room.entries) / needed;
+            t.row(["", &format!("no more can be named by a token: {times:.1} times those that wait")]);
         }
         t.row(["bytes of an entry (M)", &count(room.entry_bytes.into())]);
         let kib = |bytes: u64| format!("{} ({:.1} KiB)", count(bytes), bytes as f64 / 1024.0);
@@ -115,7 +118,14 @@ fn explain(t: &mut Table, args: &SliceSize, demand: &Demand, needed: f64) {
             "How many wait (Little's law: those that come in a second x the seconds that each stays)",
             vec![
                 format!("{:.4} million x {} = {needed:.1}", room.rate / 1e6, args.service),
-                format!("x {} for bursts, rounded up: N = {}", args.headroom, room.entries),
+                match needed * args.headroom {
+                    all if all > f64::from(MAX_PLACES) => format!(
+                        "x {} for bursts: more than the {} that a token can name, which are N",
+                        args.headroom,
+                        count(MAX_PLACES.into())
+                    ),
+                    _ => format!("x {} for bursts, rounded up: N = {}", args.headroom, room.entries),
+                },
             ],
         ),
         (
