@@ -34,16 +34,20 @@ struct Results {
 /// Saves the states of every epoch.
 #[derive(Clone, Debug)]
 pub struct Keeper {
-    /// The folder: a file for each epoch, `START.state`, its begin in ns since 1970.
+    /// The folder: a file for each epoch, `START.state`, its begin in ns since 1970. Epochs by packets may
+    /// begin at the same time as the one before: `START-2.state`, `START-3.state`, ….
     pub folder: PathBuf,
     /// The head of every file.
     pub about: Description,
 }
 
 impl Keeper {
-    /// Writes the states of an epoch; the file appears complete, in place of any older one, or not at all.
-    fn save(&self, span: Span, states: [Vec<u8>; 2]) -> Result<(), String> {
-        let path = self.folder.join(format!("{}.state", span.start_ns));
+    /// Writes the states of an epoch, the `nth` that begins then; the file appears complete, in place of any
+    /// of an older run, or not at all.
+    fn save(&self, span: Span, nth: u64, states: [Vec<u8>; 2]) -> Result<(), String> {
+        let start = span.start_ns;
+        let name = if nth < 2 { format!("{start}.state") } else { format!("{start}-{nth}.state") };
+        let path = self.folder.join(name);
         let saved = Saved { about: self.about.clone(), epochs: vec![SavedEpoch { span, states }] };
         let written = NewFile::create(&path).and_then(|mut file| {
             file.write_all(&saved.to_bytes())?;
@@ -123,6 +127,7 @@ impl Snapshots {
             results: results.clone(),
             keep,
             keeper,
+            begun: (0, 0),
             past: Default::default(),
             ended_at: None,
             // Only changes tell an epoch in which nothing came from none.
@@ -221,6 +226,8 @@ struct Answerer {
     results: Arc<Mutex<Results>>,
     keep: usize,
     keeper: Option<Keeper>,
+    /// The begin of the latest epoch that was to be saved, and how many of these have begun then.
+    begun: (u64, u64),
     /// The sketches of the epoch before.
     past: [Past; 2],
     /// When the epoch before ended.
@@ -256,7 +263,9 @@ impl Answerer {
         self.ended_at = Some(span.end_ns);
         let (mut ended, mut saved) = (ended, None);
         if let (Some(keeper), Ok(ended), true) = (&self.keeper, &mut ended, span.packets > 0) {
-            saved = Some(keeper.save(span, std::mem::take(&mut ended.states)));
+            let before = if self.begun.0 == span.start_ns { self.begun.1 } else { 0 };
+            self.begun = (span.start_ns, before + 1);
+            saved = Some(keeper.save(span, before + 1, std::mem::take(&mut ended.states)));
         }
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         results.ended += 1;

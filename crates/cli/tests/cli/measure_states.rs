@@ -502,3 +502,31 @@ fn epochs_and_windows_are_told_with_their_times() {
     assert!(windows.contains("Window 1 (+20ms to +60ms): ") && !windows.contains("Epoch"), "{windows}");
     assert!(table(&[]).contains("Epoch 0: 24,000 packets"));
 }
+
+/// Epochs by packets that all begin at one time, where clocks are coarse or have gone back, have a file each.
+#[test]
+fn epochs_that_begin_at_the_same_time_have_a_file_each() {
+    let files = Files::new();
+    let clocks: [fn(u64) -> u64; 2] = [|_| 5, |at| 1_000 - at];
+    for (clock, begin) in clocks.into_iter().zip([5, 1_000]) {
+        let packets: Vec<_> = (0..35_u8).map(|at| packet(clock(at.into()), [10, 0, 0, at])).collect();
+        write(&files.path("trace"), &packets);
+        let folder = files.path(&format!("from {begin}"));
+        std::fs::create_dir(&folder).unwrap();
+        let graph = format!("measure(task=cardinality, sketch=exact, epoch=10p, save='{}')", text(&folder));
+        run(["run", "-i", &files.text("trace"), "-o", "null", "-e", &graph]).with(0);
+        let mut names: Vec<_> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let expected = ["-2.state", "-3.state", "-4.state", ".state"].map(|end| format!("{begin}{end}"));
+        assert_eq!(names, expected);
+        let states: Vec<_> = names.iter().map(|name| text(&folder.join(name)).to_owned()).collect();
+        let merged = merge(&states, &[]);
+        assert_eq!(
+            (&merged["epochs"][0]["packets"], &merged["epochs"][0]["estimate"]),
+            (&35.into(), &35.0.into())
+        );
+    }
+}
