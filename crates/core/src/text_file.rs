@@ -40,31 +40,58 @@ pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
     Ok(text)
 }
 
-/// No more than the first `most` bytes of a file, or of stdin, if it is `-`. Stdin is read once, up to
-/// [`MAX_BYTES`], and then the same whenever it is asked for, as a file is.
+/// No more than the first `most` bytes of a file, or of stdin, if it is `-`. Stdin is read once, and then the
+/// same whenever it is asked for, as a file is.
 ///
 /// # Errors
 /// The error of reading it.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
-    static STDIN: Mutex<Option<Vec<u8>>> = Mutex::new(None);
-    let mut bytes = Vec::new();
     if path.as_os_str() == "-" {
-        let mut kept = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_none() {
-            Stream::stdin()?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-            *kept = Some(bytes);
-        }
-        let all = kept.as_deref().unwrap_or_default();
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        return Ok(all.get(..most).unwrap_or(all).to_vec());
+        return stdin(most);
     }
-    let about = std::fs::metadata(path)?;
-    if about.is_file() || about.is_dir() {
-        File::open(path)?.take(most).read_to_end(&mut bytes)?;
-    } else {
-        Stream::open(path)?.take(most).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::new();
+    open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// All bytes of a file, or of stdin, if it is `-`, that begins with `mark`; of any other only as many as the
+/// mark has: it may be as long as it likes.
+///
+/// # Errors
+/// The error of reading it.
+pub fn marked(path: &Path, mark: &[u8]) -> Result<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        let begin = stdin(mark.len() as u64)?;
+        return if begin == mark { stdin(u64::MAX) } else { Ok(begin) };
+    }
+    let (mut file, mut bytes) = (open(path)?, Vec::new());
+    file.by_ref().take(mark.len() as u64).read_to_end(&mut bytes)?;
+    if bytes == mark {
+        file.read_to_end(&mut bytes)?;
     }
     Ok(bytes)
+}
+
+fn open(path: &Path) -> Result<Box<dyn Read>> {
+    let about = std::fs::metadata(path)?;
+    Ok(if about.is_file() || about.is_dir() {
+        Box::new(File::open(path)?)
+    } else {
+        Box::new(Stream::open(path)?)
+    })
+}
+
+/// The first `most` bytes of stdin. What was read of it is kept.
+fn stdin(most: u64) -> Result<Vec<u8>> {
+    static STDIN: Mutex<(Vec<u8>, bool)> = Mutex::new((Vec::new(), false));
+    let mut kept = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (bytes, ended) = &mut *kept;
+    let lacking = most.saturating_sub(bytes.len() as u64);
+    if lacking > 0 && !*ended {
+        *ended = (Stream::stdin()?.take(lacking).read_to_end(bytes)? as u64) < lacking;
+    }
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    Ok(bytes.get(..most).unwrap_or(bytes).to_vec())
 }
 
 #[cfg(test)]
@@ -84,5 +111,18 @@ mod tests {
     #[test]
     fn what_has_no_end_is_an_error() {
         assert_eq!(read("/dev/zero").unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(marked("/dev/zero".as_ref(), b"MARK").unwrap(), [0; 4]);
+    }
+
+    #[test]
+    fn what_has_its_mark_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        for (bytes, found) in
+            [("MARK and more", "MARK and more"), ("MARL and more", "MARL"), ("MA", "MA"), ("", "")]
+        {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(marked(&path, b"MARK").unwrap(), found.as_bytes());
+        }
     }
 }

@@ -98,6 +98,9 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// The bytes that every file of states begins with.
+    pub const MAGIC: &[u8] = MAGIC;
+
     /// The bytes of the file.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{self, BINARY, Ended, names, run, run_in, scratch, small, text};
+use crate::common::{self, BINARY, Ended, names, run, run_in, run_with, scratch, small, text};
 
 /// Both verbs that read must refuse this input in these words.
 #[track_caller]
@@ -519,4 +519,31 @@ fn files_that_cannot_be_read_are_told_alike() {
     for words in [&["analyze", "merge"][..], &["measure", "query"], &["recommend", small, "--costs"]] {
         run([words, &[folder]].concat()).with(2).silent().saying(&["is a directory; name a file"]);
     }
+}
+
+/// What is none of ours is not read to its end, which may be far away, or nowhere.
+#[test]
+fn files_of_others_are_not_read_into_memory() {
+    for (words, said) in [
+        ("measure query", "no state"),
+        ("measure merge", "no state"),
+        ("analyze merge", "no saved part"),
+        ("validate", "more than 256 MiB"),
+        ("run", "more than 256 MiB"),
+    ] {
+        for from in ["/dev/zero", "- </dev/zero"] {
+            let command = format!("ulimit -v 3000000; exec {BINARY} {words} {from}");
+            let ended = Command::new("sh").args(["-c", &command]).output().unwrap();
+            Ended::of(ended).with(2).silent().saying(&[said]);
+        }
+    }
+}
+
+/// A state may be longer than any text, also where it comes from a pipe.
+#[test]
+fn long_states_come_from_stdin_whole() {
+    let mut state = b"SLIPMEAS\x02\0".to_vec();
+    state.resize((256 << 20) + 1000, 0);
+    let checksum = format!("its checksum, at byte {}, is wrong", state.len() - 4);
+    run_with(&state, &["measure", "query", "-"]).with(2).silent().saying(&[&checksum]);
 }

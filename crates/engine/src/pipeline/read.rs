@@ -115,8 +115,8 @@ pub(super) fn read_document(
 /// The text of a configuration; an error is of the whole file, not of a place in it.
 pub(super) fn text_of(path: &Path) -> Result<String, Box<RuleError>> {
     let failed = |what: String| Box::new(RuleError::elsewhere(what));
-    let bytes =
-        text_file::bytes(path, u64::MAX).map_err(|error| failed(format!("can't be read: {error}")))?;
+    let bytes = text_file::bytes(path, text_file::MAX_BYTES + 1)
+        .map_err(|error| failed(format!("can't be read: {error}")))?;
     // Some captures are UTF-8.
     let capture = || bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) || std::str::from_utf8(&bytes).is_err();
     if capture() && CaptureReader::open(path).is_ok() {
@@ -124,6 +124,9 @@ pub(super) fn text_of(path: &Path) -> Result<String, Box<RuleError>> {
         return Err(Box::new(
             error.hint("name it behind `-i`, and a configuration or a graph (`-e`) beside it"),
         ));
+    }
+    if bytes.len() as u64 > text_file::MAX_BYTES {
+        return Err(failed(format!("it has more than {} MiB", text_file::MAX_BYTES >> 20)));
     }
     String::from_utf8(bytes).map_err(|error| {
         let byte = error.utf8_error().valid_up_to();

@@ -258,7 +258,7 @@ struct Saved {
 
 impl Saved {
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let bytes = text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))?;
+        let bytes = text_file::marked(path, Stretch::MAGIC).map_err(|error| unreadable(path, error))?;
         let stretch = Stretch::from_bytes(&bytes).with_context(|| path.display().to_string())?;
         Ok(Self { path: path.to_owned(), stretch })
     }

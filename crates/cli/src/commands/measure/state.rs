@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Saved> {
 }
 
 fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
-    text_file::bytes(path, u64::MAX).map_err(|error| unreadable(path, error))
+    text_file::marked(path, Saved::MAGIC).map_err(|error| unreadable(path, error))
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<Saved> {

@@ -68,6 +68,9 @@ pub enum StretchError {
 }
 
 impl Stretch {
+    /// The bytes that every saved part begins with.
+    pub const MAGIC: &[u8] = MAGIC;
+
     /// As bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
