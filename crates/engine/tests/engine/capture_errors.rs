@@ -123,6 +123,32 @@ fn headers_that_end_early() {
     assert!(matches!(&error, CaptureError::BadHeader { byte: 0, .. }), "{error}");
 }
 
+/// What `zstd --long=31` writes of a pipe: the window is longer than anybody should be made to keep.
+#[test]
+fn a_zstd_window_that_is_too_long_is_no_damage() {
+    let capture = PcapFile::new(true, 0xa1b2_c3d4, 4, 0, 1).record(1, 1, 1, b"x").bytes;
+    // RFC 8878: magic, descriptor without any of the optional fields, window of 2^(10 + exponent) bytes, then
+    // the last block, of raw bytes.
+    let frame = |exponent: u8, content: &[u8]| {
+        let head = [0x28, 0xb5, 0x2f, 0xfd, 0, exponent << 3];
+        let block = ((content.len() as u32) << 3 | 1).to_le_bytes();
+        [&head[..], &block[..3], content].concat()
+    };
+    let read = |bytes: Vec<u8>| CaptureReader::from_reader(std::io::Cursor::new(bytes), "in.zst");
+    let mut reader = read(frame(17, &capture)).unwrap();
+    assert!(reader.next_record().unwrap().is_some());
+    for exponent in [18, 21] {
+        let words =
+            "the zstd stream takes more than 128 MiB of memory; unpack it first, with `zstd -d --long=31`";
+        let error = read(frame(exponent, &capture)).unwrap_err().to_string();
+        assert_eq!(error, format!("in.zst: cannot be unpacked: {words}"));
+        let mut reader = read([frame(17, &capture), frame(exponent, b"more")].concat()).unwrap();
+        assert!(reader.next_record().unwrap().is_some());
+        assert!(reader.next_record().unwrap().is_none());
+        assert_eq!(reader.damage().unwrap().what, words);
+    }
+}
+
 #[test]
 fn versions_that_are_not_read() {
     let mut pcap = PcapFile::new(false, 0xa1b2_3c4d, 4, 0, 1).bytes;

@@ -12,6 +12,12 @@ use super::window::Window;
 /// it is better asked for little.
 const ZSTD_PIECE: usize = 8 * 1024;
 
+/// The words of libzstd for a frame whose window is longer than 128 MiB, the most that is given to it.
+const TOO_LONG: &str = "Frame requires too much memory for decoding";
+/// The same in words of ours; the stream is sound.
+pub(super) const LONG_WINDOW: &str =
+    "the zstd stream takes more than 128 MiB of memory; unpack it first, with `zstd -d --long=31`";
+
 /// The compression that a stream begins with.
 ///
 /// gzip: RFC 1952, section 2.3.1 (with deflate, the only method there is). Zstandard: RFC 8878, sections
@@ -96,6 +102,7 @@ fn fault(name: &str, error: io::Error) -> io::Error {
     }
     let words = match error.kind() {
         io::ErrorKind::UnexpectedEof => format!("the {name} stream ends early"),
+        _ if error.to_string() == TOO_LONG => LONG_WINDOW.to_owned(),
         _ => format!("the {name} stream is corrupt ({error})"),
     };
     io::Error::new(io::ErrorKind::InvalidData, words)

@@ -112,7 +112,7 @@ pub enum CaptureError {
         what: String,
     },
     /// A compressed file that can't be unpacked from the start.
-    #[error("{file}: cannot be unpacked: {what}; copy or download it again")]
+    #[error("{file}: cannot be unpacked: {what}{}", again(.what))]
     BadCompression {
         /// The file.
         file: String,
@@ -233,6 +233,11 @@ fn readable(format: Format) -> &'static str {
 
 fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" ({why})")).unwrap_or_default()
+}
+
+/// Advice where a stream can't be unpacked, unless its words have some.
+fn again(what: &str) -> &'static str {
+    if what == super::decompress::LONG_WINDOW { "" } else { "; copy or download it again" }
 }
 
 /// Advice where what was taken for a file is the name of a network interface of this machine.
