@@ -193,4 +193,20 @@ def restart(case, binary, scratch):
         ended(case, box)
 
 
-GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart)
+def forged(case, binary, scratch):
+    """Nobody outside sends as from the LAN, whose addresses the firewall lets begin what they like."""
+    if not case.check(have(case, "ping"), "ping is missing"):
+        return
+    with Lan() as net:
+        box = Middlebox(net, binary, "run", *JSON, configured(scratch)).ready()
+        net.ip("b", "route", "add", f"{C}/32", "via", OUTER)
+        for source, length, target in (("10.0.0.99", 32, C), ("2001:db8:1::77", 128, C6)):
+            net.ip("b", "addr", "add", f"{source}/{length}", "dev", "lo")
+            net.sh("b", "ping", "-c", "3", "-i", "0.05", "-W", "1", "-I", source, target, check=False)
+        report = ended(case, box)
+        if report:
+            stages = {stage["name"]: stage for stage in report["stages"]}
+            case.equal(stages["r"]["dropped"].get("martian", 0), 6, "martian packets")
+
+
+GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, forged)

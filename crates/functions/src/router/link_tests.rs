@@ -13,7 +13,7 @@ use super::fib::Fib;
 use super::tests::{Collect, datagram, framed, has, run};
 use super::*;
 use crate::routes::Routes;
-use crate::test_packets::{ipv4, ipv6, udp};
+use crate::test_packets::{echo, ipv4, ipv6, udp};
 use crate::{PerPacket, PerTrain};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Observe, Stage};
@@ -272,6 +272,82 @@ fn mapped_addresses_are_on_no_link() {
         assert_eq!(sends(&mut links, src, dst), left, "{src} > {dst}");
     }
     assert_eq!(links.stage.drops().iter().collect::<Vec<_>>(), [(DropReason::Martian, 3)]);
+}
+
+/// RFC 3927 §7: neither their senders nor their receivers are behind a router.
+#[test]
+fn link_local_addresses_of_ipv4_stay_on_their_link() {
+    let routes = "default via 192.0.2.254 mac 02:00:00:00:07:01 port wan\n169.254.0.0/16 port wan";
+    let mut links = Links::new(["lan 10.0.0.1/24 169.254.7.1/24 02:00:00:00:00:01", INTERFACES[1]], routes);
+    let from = |src: [u8; 4], dst: [u8; 4], payload: &[u8]| {
+        framed(1, &ipv4(if payload[0] == 8 { 1 } else { 17 }, be(src), be(dst), payload))
+    };
+    for (src, dst, left) in [
+        ([10, 0, 0, 7], [8, 8, 8, 8], 1),
+        ([169, 254, 3, 4], [8, 8, 8, 8], 0),
+        ([10, 0, 0, 7], [169, 254, 169, 254], 0),
+        ([169, 253, 3, 4], [169, 255, 3, 4], 1),
+    ] {
+        assert_eq!(links.send(0, &from(src, dst, &udp(1, 2, b"x"))).len(), left, "{src:?} > {dst:?}");
+    }
+    assert_eq!(links.stage.drops().iter().collect::<Vec<_>>(), [(DropReason::Martian, 2)]);
+    links.send(0, &from([169, 254, 7, 9], [169, 254, 7, 1], &echo(8, 1, b"x")));
+    assert_eq!(has("echo_replies", &links.stage), 1, "the router itself is on that link");
+}
+
+fn be(address: [u8; 4]) -> u32 {
+    u32::from_be_bytes(address)
+}
+
+/// Sources that no route leads back to (RFC 3704), on the way through the router and to it, with IPv4 by its
+/// fast path, too.
+#[test]
+fn forged_sources_are_dropped_where_that_is_asked_for() {
+    let interfaces = [
+        "lan 10.0.0.1/24 2001:db8:a::1/64 02:00:00:00:00:01",
+        "wan 192.0.2.1/24 2001:db8::1/64 02:00:00:00:00:02",
+    ];
+    let routes = "10.7.0.0/16 via 10.0.0.9 mac 02:00:00:00:07:01\n\
+        2001:db8:7::/48 via 2001:db8:a::9 mac 02:00:00:00:07:01\n\
+        8.0.0.0/8 via 192.0.2.254 mac 02:00:00:00:07:02\n\
+        2001:db8:8::/48 via 2001:db8::fe mac 02:00:00:00:07:02\n\
+        blackhole 8.6.0.0/16\n";
+    // The port that it comes by, and whether it passes under `off`, `loose` and `strict`.
+    for (port, src, dst, passes) in [
+        (0, "10.7.0.7", "8.8.8.8", [true, true, true]),
+        (0, "8.1.1.1", "8.8.8.8", [true, true, false]),
+        (0, "9.1.1.1", "8.8.8.8", [true, false, false]),
+        (0, "8.6.1.1", "8.8.8.8", [true, false, false]),
+        (1, "8.1.1.1", "10.7.0.7", [true, true, true]),
+        (1, "10.0.0.5", "10.7.0.7", [true, true, false]),
+        (1, "10.7.0.5", "10.7.0.7", [true, true, false]),
+        (0, "2001:db8:a::5", "2001:db8:8::8", [true, true, true]),
+        (1, "2001:db8:a::5", "2001:db8:7::7", [true, true, false]),
+        (1, "2001:db8:9::5", "2001:db8:7::7", [true, false, false]),
+        // To the router itself.
+        (1, "2001:db8:8::5", "2001:db8::1", [true, true, true]),
+        (1, "2001:db8:a::5", "2001:db8::1", [true, true, false]),
+        (1, "fe80::5", "2001:db8::1", [true, true, true]),
+    ] {
+        for (passes, reverse_path) in
+            passes.into_iter().zip([ReversePath::Off, ReversePath::Loose, ReversePath::Strict])
+        {
+            let mut router = Router::with_defaults(super::interfaces(interfaces.into_iter()).unwrap(), 3);
+            router.reverse_path = reverse_path;
+            let fib = Fib::build(&router.interfaces, Routes::parse(routes).unwrap().routes()).unwrap();
+            router.install(fib, Nanos(0));
+            let mut links = Links { stage: PerPacket::new(router), pool: Pool::new(), now: 0 };
+            let packet = match (address(src), address(dst)) {
+                (IpAddr::V4(src), IpAddr::V4(dst)) => ipv4(17, src.into(), dst.into(), &udp(1, 2, b"x")),
+                (IpAddr::V6(src), IpAddr::V6(dst)) => ipv6(17, src, dst, &udp(1, 2, b"x")),
+                _ => unreachable!(),
+            };
+            links.send(port, &framed(port + 1, &packet));
+            let dropped: u64 =
+                links.stage.drops().iter().map(|(why, n)| u64::from(why == DropReason::Martian) * n).sum();
+            assert_eq!(dropped == 0, passes, "{src} > {dst} by {port}, {reverse_path:?}");
+        }
+    }
 }
 
 /// RFC 4291 §2.6.1: the network address of each network is one of the router's own.

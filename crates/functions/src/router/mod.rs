@@ -11,7 +11,8 @@
 //! - [`due`]: what happens although no packet comes.
 //! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it
 //!   sends.
-//! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
+//! - [`proxy`]: addresses that something behind a port translates, such as a NAT. [`reverse`]: sources that
+//!   no route leads back to.
 
 #[cfg(test)]
 mod context_tests;
@@ -29,6 +30,7 @@ mod neighbours_tests;
 mod open;
 mod own;
 mod proxy;
+mod reverse;
 #[cfg(test)]
 mod scan_tests;
 mod stage;
@@ -54,6 +56,7 @@ use discovery::ETHERNET;
 use fib::{Fib, Hop};
 use interface::{Mac, Macs, is_link_local};
 use neighbours::{Known, Neighbours};
+use reverse::ReversePath;
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason, Drops, Verdict};
 use slipstream_core::time::Nanos;
@@ -101,6 +104,8 @@ pub struct Router {
     towards: Option<u32>,
     /// The links have not been told yet which translated addresses are here.
     unannounced: bool,
+    /// The routes that sources of packets need.
+    reverse_path: ReversePath,
     /// Neighbours that ask are answered: of several shards, which all hear them, the first one does.
     answers: bool,
     scratch: Vec<u8>,
@@ -170,6 +175,15 @@ struct Adjacency {
     /// The neighbour that takes it; none where links have no addresses, or where something before the link
     /// does.
     neighbour: Option<u32>,
+}
+
+/// Returns true for addresses that are of one link alone: packets from and to them are not forwarded (RFC
+/// 4291 §2.5.6; RFC 3927 §7).
+fn stays_on_link(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(_) => is_link_local(address),
+    }
 }
 
 impl Router {
@@ -263,11 +277,12 @@ impl Router {
     fn find_way(&self, input: u8, interface: &Interface, ip: &[u8]) -> Option<Kept> {
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
         // An address that may not be a source is no host's.
-        let host = |a: Ipv4Addr| !is_martian_source(a.into());
+        let host = |a: Ipv4Addr| !(is_martian_source(a.into()) || a.is_link_local());
         if !host(src)
             || !host(dst)
             || self.reserved.contains(&src.to_bits())
             || interface.translates(src.into())
+            || !self.may_come_by(input, src.into())
         {
             return None;
         }
@@ -296,7 +311,8 @@ impl Router {
         }
         let own = self.is_ours(fx.cx.input, src) && !self.came_round(fx.cx, frame, src);
         let broadcast = self.is_broadcast(src);
-        if is_martian_source(src) || is_martian_destination(dst) || own || broadcast {
+        let martian = is_martian_source(src) || is_martian_destination(dst);
+        if martian || own || broadcast || !self.may_come_by(fx.cx.input, src) {
             return drop(DropReason::Martian);
         }
         let hop = self.fib.look_up(dst);
@@ -312,8 +328,7 @@ impl Router {
             Some(Hop::Blackhole) => drop(DropReason::Blackhole),
             Some(Hop::Unreachable) => Decision::Refuse(DropReason::Blackhole, Some(Message::NetUnreachable)),
             Some(Hop::Prohibit) => Decision::Refuse(DropReason::Blackhole, Some(Message::AdminProhibited)),
-            // RFC 4291 §2.5.6: they stay on their link.
-            Some(_) if is_link_local(src) || is_link_local(dst) => drop(DropReason::Martian),
+            Some(_) if stays_on_link(src) || stays_on_link(dst) => drop(DropReason::Martian),
             Some(hop @ (Hop::Link(_) | Hop::Gateway(..) | Hop::Translated(_))) => {
                 match self.way(hop, dst, fx.cx.now) {
                     Some(way) => self.send_by(fx, way),

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::fib::Fib;
 use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local, mac};
 use super::neighbours::{self, Neighbours};
+use super::reverse::ReversePath;
 use super::watch::Watch;
 use super::{Counters, Router};
 use crate::{DECIDE, RateLimiter, stage_of};
@@ -66,6 +67,14 @@ pub const ROUTER: StageType = StageType {
             required: false,
             help: "Addresses that something behind a port translates: the router answers for them there and sends packets \
                    to them by it. Those of a `nat` stage in the same graph count without being named",
+        },
+        Setting {
+            name: "reverse_path",
+            kind: Kind::Choice(ReversePath::NAMES),
+            default: Some("off"),
+            required: false,
+            help: "Drop packets from sources that no route leads back to by the port that they came by (strict), or by \
+                   any port (loose)",
         },
         Setting {
             name: "neighbour_table",
@@ -159,12 +168,13 @@ fn attachments(settings: &Settings) -> Option<Vec<Attachment>> {
 /// The settings that can change while a router runs. The addresses that it answers for, too, where stages
 /// behind it translate others than before.
 const RELOAD: Reloading = Reloading {
-    settings: &["routes", "reload", "proxy", "icmp_rate", "icmp_burst"],
+    settings: &["routes", "reload", "proxy", "reverse_path", "icmp_rate", "icmp_burst"],
     ports: Reloading::NO_PORTS,
     reads_files: |_| true,
     make: |settings, site| {
         let interfaces: Arc<[Interface]> = all_interfaces(settings, site)?.into();
         let limiter = limiter(settings);
+        let reverse_path = ReversePath::named(settings.text("reverse_path"));
         let (watch, fib) = match settings.file("routes") {
             Some(path) => {
                 let started = Watch::start(path, Arc::clone(&interfaces), settings.number("reload"));
@@ -173,7 +183,7 @@ const RELOAD: Reloading = Reloading {
             }
             None => (None, Fib::build(&interfaces, &[]).unwrap_or_default()),
         };
-        Ok(Box::new(RouterUpdate { interfaces, watch, fib, limiter }))
+        Ok(Box::new(RouterUpdate { interfaces, watch, fib, limiter, reverse_path }))
     },
 };
 
@@ -183,22 +193,25 @@ struct RouterUpdate {
     watch: Option<Watch>,
     fib: Fib,
     limiter: RateLimiter,
+    reverse_path: ReversePath,
 }
 
 /// Other settings with these routes, which no file has.
 #[cfg(test)]
 pub(super) fn update_of(interfaces: Arc<[Interface]>, fib: Fib) -> Update {
-    Box::new(RouterUpdate { interfaces, watch: None, fib, limiter: RateLimiter::new(1000, 50) })
+    let (limiter, reverse_path) = (RateLimiter::new(1000, 50), ReversePath::Off);
+    Box::new(RouterUpdate { interfaces, watch: None, fib, limiter, reverse_path })
 }
 
 impl Operate for Router {
     fn update(&mut self, new: Update, now: Nanos) -> Update {
         match new.downcast::<RouterUpdate>() {
             Ok(mut update) => {
-                let RouterUpdate { interfaces, watch, fib, limiter } = &mut *update;
+                let RouterUpdate { interfaces, watch, fib, limiter, reverse_path } = &mut *update;
                 std::mem::swap(&mut self.interfaces, interfaces);
                 std::mem::swap(&mut self.watch, watch);
                 std::mem::swap(&mut self.limiter, limiter);
+                std::mem::swap(&mut self.reverse_path, reverse_path);
                 let fib = std::mem::take(fib);
                 update.fib = self.install(fib, now);
                 self.counters.reloads += 1;
@@ -251,6 +264,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     router.answers = site.shard.number == 0;
     router.unannounced = site.live && router.answers;
     router.limiter = limiter(settings);
+    router.reverse_path = ReversePath::named(settings.text("reverse_path"));
     for text in self::texts(settings, "neighbours") {
         router.fix(text).map_err(|why| {
             BuildError::setting("neighbours", why)
@@ -330,6 +344,7 @@ impl Router {
             last_error: None,
             towards: None,
             unannounced: false,
+            reverse_path: ReversePath::Off,
             answers: true,
             scratch: Vec::new(),
             message: Vec::new(),
