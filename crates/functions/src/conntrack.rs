@@ -119,6 +119,8 @@ struct Connection {
     forward: bool,
     /// True if packets went both ways.
     replied: bool,
+    /// True if its opener sent a SYN though it was not over: an answer to that begins another connection.
+    again: bool,
     tcp: TcpState,
     class: Class,
     links: Links,
@@ -129,7 +131,7 @@ struct Connection {
 impl Connection {
     fn new(packet: &Tracked, tcp: TcpState, now: Nanos) -> Self {
         let (class, links) = (Class::Unanswered, Links::default());
-        Self { forward: packet.forward, replied: false, tcp, class, links, opened: now }
+        Self { forward: packet.forward, replied: false, again: false, tcp, class, links, opened: now }
     }
 }
 
@@ -372,7 +374,12 @@ fn is_tcp(packet: &Tracked) -> bool {
 fn step_of(connection: &Connection, packet: &Tracked, direction: Direction) -> Step {
     match packet.tcp_flags {
         Some(flags) if is_tcp(packet) && !is_plausible(flags) => Step::Invalid,
-        Some(flags) if is_tcp(packet) => connection.tcp.step(direction, flags),
+        Some(flags) if is_tcp(packet) => match connection.tcp.step(direction, flags) {
+            Step::Ignore if connection.again && connection.tcp.begins_again(direction, flags) => {
+                Step::To(TcpState::SynReceived)
+            }
+            step => step,
+        },
         _ => Step::Ignore,
     }
 }
@@ -420,7 +427,14 @@ fn accept<K: Key>(
             let again = Connection::new(packet, TcpState::SynSent, now);
             *connection = Connection { class: connection.class, links: connection.links, ..again };
         }
+        Step::Ignore if is_tcp(packet) => {
+            let asks = |flags| before.asks_again(seen.direction, flags);
+            connection.again |= packet.tcp_flags.is_some_and(asks);
+        }
         Step::Ignore | Step::Invalid => {}
+    }
+    if connection.again && connection.tcp == TcpState::SynReceived {
+        connection.again = false;
     }
     let (was, class) = (connection.class, connection.class_after(packet, before, now));
     if !(seen.step == Step::Ignore && is_tcp(packet)) {

@@ -2,7 +2,8 @@
 //!
 //! A record is 56 bytes, integers in little-endian order: source and destination of the packet that began the
 //! connection (16 bytes each, IPv4 addresses as `::ffff:a.b.c.d`), their ports (2 each), protocol, flags
-//! (1: answered), TCP state, class, the time that is left (8, in ns) and the age (8, in ns).
+//! (1: answered, 2: a SYN came before it was over), TCP state, class, the time that is left (8, in ns) and
+//! the age (8, in ns).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -29,6 +30,8 @@ pub(crate) const CONNECTIONS: StateTable = StateTable {
 const RECORD: usize = 56;
 /// Both directions were seen.
 const REPLIED: u8 = 1;
+/// Its opener sent a SYN though it was not over.
+const AGAIN: u8 = 2;
 /// Places of IPv6 connections begin here.
 const V6: u32 = 1 << 31;
 
@@ -38,6 +41,7 @@ struct Record {
     /// From the end that began it to the other.
     key: FlowKey,
     replied: bool,
+    again: bool,
     tcp: TcpState,
     class: Class,
     left: u64,
@@ -63,7 +67,8 @@ impl Record {
         put_address(out, self.key.dst());
         out.extend(self.key.src_port().to_le_bytes());
         out.extend(self.key.dst_port().to_le_bytes());
-        let flags = if self.replied { REPLIED } else { 0 };
+        let again = if self.again { AGAIN } else { 0 };
+        let flags = if self.replied { REPLIED | again } else { again };
         out.extend([self.key.protocol(), flags, self.tcp as u8, self.class as u8]);
         out.extend(self.left.to_le_bytes());
         out.extend(self.age.to_le_bytes());
@@ -77,8 +82,9 @@ impl Record {
         let plain = FlowKey::new(&[], src, dst, protocol, 0, 0).ok()?;
         let (tcp, class) = (TcpState::of_number(tcp)?, *Class::ALL.get(usize::from(class))?);
         let key = with_ports(plain, src_port, dst_port);
-        let (replied, left, age) = (flags & REPLIED != 0, fields.u64(), fields.u64());
-        (record.len() == RECORD).then_some(Self { key, replied, tcp, class, left, age })
+        let (replied, again) = (flags & REPLIED != 0, flags & AGAIN != 0);
+        let (left, age) = (fields.u64(), fields.u64());
+        (record.len() == RECORD).then_some(Self { key, replied, again, tcp, class, left, age })
     }
 }
 
@@ -89,7 +95,7 @@ fn ends(record: &[u8]) -> Option<EntryEnds> {
 }
 
 fn describe(record: &[u8]) -> Option<serde_json::Value> {
-    let Record { key, replied, tcp, class, left, age } = Record::read(record)?;
+    let Record { key, replied, tcp, class, left, age, .. } = Record::read(record)?;
     let tcp = (key.protocol() == slipstream_wire::protocol::TCP).then(|| tcp.name());
     Some(json!({
         "protocol": key.protocol(),
@@ -118,9 +124,9 @@ fn save<K: Key>(
         let (Some(key), Some(connection)) = (table.key(id), table.get(id)) else { continue };
         let both = whole(*key);
         let key = if connection.forward { both } else { both.reversed() };
-        let &Connection { replied, tcp, class, opened, .. } = connection;
+        let &Connection { replied, again, tcp, class, opened, .. } = connection;
         let (left, age) = (table.deadline(id).since(now), now.since(opened));
-        Record { key, replied, tcp, class, left, age }.put(out);
+        Record { key, replied, again, tcp, class, left, age }.put(out);
     }
     next
 }
@@ -150,12 +156,14 @@ impl Conntrack {
 
     /// As [`Operate::restore`](slipstream_core::operate::Operate::restore). Nobody makes room for it.
     pub(crate) fn restore(&mut self, record: &[u8], away: u64, now: Nanos) -> bool {
-        let Some(Record { key, replied, tcp, class, left, age }) = Record::read(record) else { return false };
+        let Some(Record { key, replied, again, tcp, class, left, age }) = Record::read(record) else {
+            return false;
+        };
         let Some(left) = left.checked_sub(away).filter(|left| *left > 0) else { return false };
         let both = key.bidirectional();
         let (forward, until) = (both == key, now.after(left));
         let opened = Nanos(now.0.saturating_sub(age.saturating_add(away)));
-        let connection = Connection { forward, replied, tcp, class, links: Links::default(), opened };
+        let connection = Connection { forward, replied, again, tcp, class, links: Links::default(), opened };
         let restored = match both {
             FlowKey::Narrow(key) => restore(&mut self.v4, key, connection, until),
             FlowKey::Wide(key) => restore(&mut self.v6, key, connection, until),

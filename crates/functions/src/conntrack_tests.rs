@@ -56,6 +56,45 @@ fn a_tcp_connection() {
     }
 }
 
+/// The end of a connection may not have been seen, as where its last acknowledgement was lost: the next one
+/// of the same ports is an open one all the same, once its SYN is answered by a SYN-ACK.
+#[test]
+fn ports_that_are_used_again_open_a_connection() {
+    let closing: [&[(bool, u8)]; 3] =
+        [&[(true, FIN | ACK)], &[(true, FIN | ACK), (false, ACK)], &[(true, FIN | ACK), (false, FIN | ACK)]];
+    for (v6, closing) in [false, true].into_iter().flat_map(|v6| closing.map(|closing| (v6, closing))) {
+        let mut tracker = Conntrack::new(&ConntrackConfig::default());
+        let mut step = |out: bool, flags, second| {
+            let ports = if out { (5000, 80) } else { (80, 5000) };
+            let packet = packet(v6, 6, out, &tcp(ports.0, ports.1, flags, b""));
+            see(&mut tracker, &packet, START.after(second * SECOND))
+        };
+        let opening = [(true, SYN), (false, SYN | ACK), (true, ACK)];
+        opening.iter().for_each(|(out, flags)| _ = step(*out, *flags, 0));
+        closing.iter().for_each(|(out, flags)| _ = step(*out, *flags, 1));
+        assert_eq!(step(true, SYN, 10), CtState::Established, "which moves nothing");
+        assert_eq!(step(false, SYN | ACK, 10), CtState::Established);
+        assert_eq!(step(true, ACK, 10), CtState::Established);
+        assert_eq!(step(false, ACK, 400_000), CtState::Established, "days later");
+    }
+    // Without the SYN, or with another answer to it, nothing begins.
+    for between in
+        [&[(false, SYN | ACK)][..], &[(true, SYN), (false, ACK)], &[(false, SYN), (false, SYN | ACK)]]
+    {
+        let mut tracker = Conntrack::new(&ConntrackConfig::default());
+        let mut step = |out: bool, flags, second| {
+            let ports = if out { (5000, 80) } else { (80, 5000) };
+            let packet = packet(false, 6, out, &tcp(ports.0, ports.1, flags, b""));
+            see(&mut tracker, &packet, START.after(second * SECOND))
+        };
+        let opening = [(true, SYN), (false, SYN | ACK), (true, ACK), (true, FIN | ACK), (false, FIN | ACK)];
+        opening.iter().for_each(|(out, flags)| _ = step(*out, *flags, 0));
+        between.iter().for_each(|(out, flags)| _ = step(*out, *flags, 1));
+        step(true, ACK, 2);
+        assert_eq!(step(false, SYN | ACK, 2 + 120), CtState::Invalid, "it ended: {between:?}");
+    }
+}
+
 #[test]
 fn echoes_and_errors() {
     for (v6, icmp, ask, answer, unreachable) in [(false, 1, 8, 0, 3), (true, 58, 128, 129, 1)] {
@@ -234,6 +273,7 @@ struct Plain {
     id: (bool, bool, u16),
     forward: bool,
     replied: bool,
+    again: bool,
     tcp: TcpState,
     class: Class,
     opened: Nanos,
@@ -295,14 +335,18 @@ proptest! {
                     if !refused {
                         let tcp = TcpState::first(flags, true).unwrap_or_default();
                         let (forward, class) = (out, Class::Unanswered);
-                        list.push(Plain { id, forward, replied: false, tcp, class, opened: now, turn });
+                        let (replied, again) = (false, false);
+                        list.push(Plain { id, forward, replied, again, tcp, class, opened: now, turn });
                     }
                 }
                 Some(c) => {
                     let back = c.forward != out;
                     let before = c.tcp;
                     let direction = if back { Direction::Reply } else { Direction::Original };
-                    let step = if datagram { Step::Ignore } else { c.tcp.step(direction, flags) };
+                    let mut step = if datagram { Step::Ignore } else { c.tcp.step(direction, flags) };
+                    if !datagram {
+                        step = anew(step, &mut c.again, c.tcp, back, flags);
+                    }
                     let mut class = c.class;
                     if step != Step::Invalid {
                         c.replied |= back;
@@ -310,6 +354,7 @@ proptest! {
                             Step::To(state) => c.tcp = state,
                             Step::Reopen => {
                                 (c.forward, c.replied, c.tcp, c.opened) = (out, false, TcpState::SynSent, now);
+                                c.again = false;
                             }
                             _ => {}
                         }
@@ -343,6 +388,18 @@ proptest! {
     }
 }
 
+/// The step of a segment on a connection whose opener has asked once more, or does so by it, though it was
+/// not over.
+fn anew(step: Step, again: &mut bool, tcp: TcpState, back: bool, flags: u8) -> Step {
+    let closing = [TcpState::FinWait, TcpState::CloseWait, TcpState::LastAck].contains(&tcp);
+    if closing && *again && back && flags == SYN | ACK {
+        *again = false;
+        return Step::To(TcpState::SynReceived);
+    }
+    *again |= closing && !back && flags == SYN;
+    step
+}
+
 fn datagram_of(connection: &Plain) -> bool {
     connection.id.1
 }
@@ -354,6 +411,7 @@ struct Slow {
     dst: (IpAddr, u16),
     protocol: u8,
     replied: bool,
+    again: bool,
     tcp: TcpState,
     deadline: u64,
 }
@@ -397,14 +455,20 @@ proptest! {
                     if accepted {
                         let tcp = TcpState::first(flags, loose).unwrap_or_default();
                         let timeout = if udp_packet { config.udp } else { config.tcp.of(tcp) };
-                        list.push(Slow { src, dst, protocol, replied: false, tcp, deadline: now + timeout });
+                        let (replied, again, deadline) = (false, false, now + timeout);
+                        list.push(Slow { src, dst, protocol, replied, again, tcp, deadline });
                     }
                 }
                 Some(c) => {
                     let back = c.src != src;
+                    let mut again = c.again;
                     let step = if udp_packet { Step::To(c.tcp) } else if !can_be { Step::Invalid } else {
-                        c.tcp.step(if back { Direction::Reply } else { Direction::Original }, flags)
+                        let step = c.tcp.step(if back { Direction::Reply } else { Direction::Original }, flags);
+                        anew(step, &mut again, c.tcp, back, flags)
                     };
+                    if accepted {
+                        c.again = again && step != Step::Reopen;
+                    }
                     expected = match step {
                         Step::Invalid => CtState::Invalid,
                         Step::Reopen => CtState::New,

@@ -19,6 +19,9 @@ pub const ACK: u8 = 0x10;
 /// URG.
 pub const URG: u8 = 0x20;
 
+/// The flags that say what a segment is for.
+const KIND: u8 = SYN | ACK | FIN | RST;
+
 /// Returns true if an end may send a segment with these flags (RFC 9293): only a reset and the first segment
 /// of a connection have no ACK, nothing begins and ends at once. Linux's tracker calls others invalid; so
 /// does ours. PSH, ECE and CWR don't count.
@@ -138,6 +141,26 @@ impl TcpState {
             ACK if loose => Some(Self::Established),
             _ => None,
         }
+    }
+
+    /// Returns true if a segment is a SYN of the connection's opener, though an end has closed its direction
+    /// and the connection is not known to be over: it moves nothing, since it may be forged, but what was
+    /// not seen may have ended the connection, and then this one begins another.
+    #[must_use]
+    pub const fn asks_again(self, direction: Direction, flags: u8) -> bool {
+        self.is_closing() && matches!(direction, Direction::Original) && flags & KIND == SYN
+    }
+
+    /// Returns true if a segment answers [such a SYN](Self::asks_again), so that the connection is another
+    /// one now, in the state [`SynReceived`](Self::SynReceived). (An end that still has the old one answers
+    /// by an ACK, RFC 9293 §3.10.7.4.)
+    #[must_use]
+    pub const fn begins_again(self, direction: Direction, flags: u8) -> bool {
+        self.is_closing() && matches!(direction, Direction::Reply) && flags & KIND == SYN | ACK
+    }
+
+    const fn is_closing(self) -> bool {
+        matches!(self, Self::FinWait | Self::CloseWait | Self::LastAck)
     }
 
     /// The effect of a segment with `flags` on a connection in this state.

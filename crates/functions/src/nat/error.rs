@@ -6,7 +6,7 @@ use slipstream_wire::protocol::ICMP;
 
 use super::packet::{Tuple, key_of};
 use super::rewrite::ErrorRewrite;
-use super::{DropReason, Nat, Verdict};
+use super::{DropReason, Nat, Side, Verdict};
 use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 
@@ -18,7 +18,7 @@ impl Nat {
         // An error goes to the source of the packet that it is about.
         let known = self.quoted_outside(&about, now).filter(|_| from.dst == about.src);
         let Some(external) = known else {
-            let inside = |address| self.mappings.translates(&self.config, address);
+            let inside = |address| self.concerns(Side::Inside, address, 0);
             let ours = inside(from.src) || inside(about.dst) || self.mappings.owns(from.dst);
             return if ours { Verdict::Drop(DropReason::UnknownError) } else { Verdict::Pass };
         };

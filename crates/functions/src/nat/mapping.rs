@@ -156,6 +156,17 @@ impl Mappings {
             || config.inside.iter().any(|net| net.contains(&std::net::Ipv4Addr::from_bits(inside)))
     }
 
+    /// Returns true if a static mapping stands for all of an inside address.
+    pub(super) fn has_whole(&self, inside: u32) -> bool {
+        self.statics.external_of(inside).is_some()
+    }
+
+    /// Returns true if a static mapping stands for this inside endpoint, or for all of its address.
+    pub(super) fn is_static(&self, from: &Tuple) -> bool {
+        let port = self.statics.external_port(from.protocol, from.src, from.src_port);
+        port.is_some() || self.has_whole(from.src)
+    }
+
     /// Returns true if this address is one of the NAT's external ones.
     pub(super) fn owns(&self, external: u32) -> bool {
         self.number_of(external).is_some() || self.statics.owns(external)

@@ -349,7 +349,7 @@ impl Nat {
     /// Returns true if a packet with these addresses is one to translate: others pass.
     pub(super) fn concerns(&self, side: Side, src: u32, dst: u32) -> bool {
         match side {
-            Side::Inside => self.mappings.translates(&self.config, src),
+            Side::Inside => self.mappings.translates(&self.config, src) || self.mappings.has_whole(src),
             Side::Outside => self.mappings.owns(dst),
         }
     }

@@ -45,6 +45,8 @@ struct Live {
     from_outside: bool,
     /// A FIN came from inside, from outside.
     ended: [bool; 2],
+    /// Its opener has asked once more, though it was not over.
+    again: bool,
     /// Packets went out.
     contact: bool,
 }
@@ -75,8 +77,17 @@ impl Model {
                     Direction::Reply
                 };
                 let revived = session.tcp == TcpState::Close && flags == ACK;
+                let closing = matches!(session.tcp, FinWait | CloseWait | LastAck);
+                let answer = closing && direction == Direction::Reply && flags == SYN | ACK;
+                let begins = session.again && answer;
+                session.again |= closing && direction == Direction::Original && flags == SYN;
+                if begins {
+                    (session.again, session.ended) = (false, [false; 2]);
+                }
                 match if revived {
                     Step::To(TcpState::Established)
+                } else if begins {
+                    Step::To(TcpState::SynReceived)
                 } else {
                     session.tcp.step(direction, flags)
                 } {
@@ -84,7 +95,7 @@ impl Model {
                     Step::Reopen => {
                         session.tcp = TcpState::SynSent;
                         session.from_outside = side == Side::Outside;
-                        session.ended = [false; 2];
+                        (session.again, session.ended) = (false, [false; 2]);
                     }
                     Step::Ignore | Step::Invalid => return,
                 }
@@ -112,6 +123,7 @@ impl Model {
             tcp,
             from_outside,
             ended: [false; 2],
+            again: false,
             contact: false,
         };
         self.live.insert(inside, live);

@@ -3,8 +3,9 @@
 //!
 //! A record of a session is 32 bytes, integers in little-endian order: inside address (4 bytes) and port (2),
 //! protocol, TCP state, remote address (4) and port (2), flags (1: begun from outside, 4: the inside host has
-//! sent there, 8: the inside host has ended its direction, 16: the outside host has), a zero, external
-//! address (4) and port (2), two zeros, and the time that is left (8, in ns). A record of a mapping that has
+//! sent there, 8: the inside host has ended its direction, 16: the outside host has, 32: a SYN came before
+//! the connection was over), a zero, external address (4) and port (2), two zeros, and the time that is left
+//! (8, in ns). A record of a mapping that has
 //! no session, which packets from outside may keep alive, is 24 bytes: inside address (4) and port (2),
 //! protocol, a zero, external address (4) and port (2), two zeros, and the time left.
 

@@ -36,6 +36,8 @@ const CONTACT: u8 = 4;
 const INSIDE_ENDED: u8 = 8;
 /// The outside host has.
 const OUTSIDE_ENDED: u8 = 16;
+/// The opener has sent a SYN though the connection was not over: an answer to it begins another one.
+const AGAIN: u8 = 32;
 const ENDED: u8 = INSIDE_ENDED | OUTSIDE_ENDED;
 
 const SYN_ACK: u8 = SYN | ACK;
@@ -52,7 +54,15 @@ impl Session {
             Step::Reopen => {
                 self.tcp = TcpState::SynSent;
                 let opener = if side == Side::Outside { FROM_OUTSIDE } else { 0 };
-                self.marks = self.marks & !(FROM_OUTSIDE | ENDED) | opener;
+                self.marks = self.marks & !(FROM_OUTSIDE | ENDED | AGAIN) | opener;
+            }
+            Step::Ignore if self.tcp.asks_again(direction, flags) => {
+                self.marks |= AGAIN;
+                return None;
+            }
+            Step::Ignore if self.marks & AGAIN != 0 && self.tcp.begins_again(direction, flags) => {
+                self.tcp = TcpState::SynReceived;
+                self.marks &= !(ENDED | AGAIN);
             }
             Step::Ignore | Step::Invalid => return None,
         }
@@ -206,7 +216,8 @@ impl Nat {
     #[inline(never)]
     fn open_outbound(&mut self, packet: &Packet, hash: u64, now: Nanos) -> Verdict {
         let from = Tuple::of(packet.key);
-        if !self.mappings.translates(&self.config, from.src) {
+        // What comes in by a static mapping is answered by it, whoever else is translated.
+        if !self.mappings.translates(&self.config, from.src) && !self.mappings.is_static(&from) {
             return Verdict::Pass;
         }
         if !self.config.hairpin && self.mappings.owns(from.dst) {
@@ -378,8 +389,13 @@ impl Nat {
         let outside = outside_of(&from, &mapped).key();
         let hairpin = if leads_inside { HAIRPIN } else { 0 };
         let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
-        let session =
-            Session { outside, mapping, tcp, marks: marks & (FROM_OUTSIDE | ENDED) | hairpin, deltas };
+        let session = Session {
+            outside,
+            mapping,
+            tcp,
+            marks: marks & (FROM_OUTSIDE | ENDED | AGAIN) | hairpin,
+            deltas,
+        };
         let Ok(id) = self.sessions.insert(inside, hash, session, until) else {
             self.mappings.let_go(mapping, 0, now);
             return false;

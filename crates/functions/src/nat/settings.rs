@@ -43,7 +43,7 @@ pub const NAT: StageType = StageType {
             kind: Kind::List(&Kind::Prefix),
             default: None,
             required: false,
-            help: "Inside sources that are translated, others pass; without it: every source",
+            help: "Inside sources that are translated, others pass, but for those of static mappings; without it: every source",
         },
         Setting {
             name: "ports",

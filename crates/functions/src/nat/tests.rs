@@ -396,6 +396,60 @@ fn one_end_alone_closes_no_session() {
     }
 }
 
+/// The end of a connection may not have been seen, as where its last acknowledgement was lost: the next one
+/// of the same ports is an open one all the same, once its SYN is answered by a SYN-ACK (RFC 5382 REQ-5).
+#[test]
+fn ports_that_are_used_again_open_a_connection() {
+    for (opener, other) in [(Side::Inside, Side::Outside), (Side::Outside, Side::Inside)] {
+        let mut nat = Nat::new(&config()).unwrap();
+        let mut alive = |side, flags, second: u64| {
+            let mut packet = match side {
+                Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
+                Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
+            };
+            matches!(
+                send(&mut nat, side, &mut packet, NOW.after(second * SECOND)),
+                Verdict::Rewrite { session, .. } if session != NONE
+            )
+        };
+        // The first connection is opened from inside in any case: that makes the mapping.
+        let first = [(Side::Inside, SYN), (Side::Outside, SYN | ACK), (Side::Inside, ACK)];
+        assert!(first.into_iter().all(|(side, flags)| alive(side, flags, 0)));
+        if opener == Side::Outside {
+            let over = [(Side::Inside, FIN | ACK), (Side::Outside, FIN | ACK), (Side::Inside, ACK)];
+            assert!(over.into_iter().all(|(side, flags)| alive(side, flags, 1)));
+            let second = [(opener, SYN), (other, SYN | ACK), (opener, ACK)];
+            assert!(second.into_iter().all(|(side, flags)| alive(side, flags, 2)));
+        }
+        assert!(alive(opener, FIN | ACK, 3) && alive(other, FIN | ACK, 3));
+        assert!(
+            [(opener, SYN), (other, SYN | ACK), (opener, ACK)].into_iter().all(|(s, f)| alive(s, f, 100))
+        );
+        assert!(alive(other, ACK, 100 + 7439), "established: 2 h 4 min");
+    }
+}
+
+/// Whom a static mapping stands for answers by it, though others like it are not translated.
+#[test]
+fn static_mappings_lead_both_ways_whoever_is_inside() {
+    let inside = vec!["10.9.0.0/24".parse().unwrap()];
+    let port = StaticMapping::Port { protocol: 6, inside: (A.into(), 8080), external: (EXT.into(), 80) };
+    let whole = StaticMapping::Address { inside: B.into(), external: (EXT + 1).into() };
+    let mut nat = Nat::new(&NatConfig { inside, statics: vec![port, whole], ..config() }).unwrap();
+    for (to, host, ports) in [(EXT, A, (80, 8080)), (EXT + 1, B, (22, 22))] {
+        let (outer, inner) = ports;
+        let asks = ipv4(6, R, host, &tcp(999, inner, SYN, b""));
+        expect(&mut nat, Side::Outside, ipv4(6, R, to, &tcp(999, outer, SYN, b"")), &asks);
+        let answer = tcp(outer, 999, SYN | ACK, b"");
+        let answers = ipv4(6, host, R, &tcp(inner, 999, SYN | ACK, b""));
+        expect(&mut nat, Side::Inside, answers, &ipv4(6, to, R, &answer));
+    }
+    // What no static mapping stands for is not translated.
+    let mut other = ipv4(6, A, R, &tcp(8081, 999, SYN, b""));
+    assert_eq!(send(&mut nat, Side::Inside, &mut other, NOW), Verdict::Pass);
+    assert!(nat.concerns(Side::Inside, B, R) && !nat.concerns(Side::Inside, A, R));
+}
+
 #[test]
 fn contradictions_are_errors() {
     let address = |inside: u32, external: u32| StaticMapping::Address {
