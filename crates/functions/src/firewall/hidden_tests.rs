@@ -10,8 +10,8 @@ use super::{Firewall, Method, RuleSet};
 use crate::PerTrain;
 use crate::conntrack::ConntrackConfig;
 use crate::reassembly::stage_tests::run_with;
-use crate::tcp_state::SYN;
-use crate::test_packets::{ipv6, tcp};
+use crate::tcp_state::{RST, SYN};
+use crate::test_packets::{error, ipv4, ipv6, tcp};
 
 /// A SYN to a port, behind so many headers of destination options.
 fn behind(headers: usize, port: u16) -> Vec<u8> {
@@ -98,4 +98,19 @@ fn fragments_hide_no_protocol() {
     // A fragment header that is alone is none.
     let payload = [&[6, 0, 0, 0, 0, 0, 0, 3][..], &long(0, 23)[40..]].concat();
     assert_eq!(ports(&cut_in_two(&ipv6(44, host(1), host(2), &payload), 40)), [1; 2]);
+}
+
+/// What gets no answer, such as a reset or an ICMP error, takes none of those that may be made from others.
+#[test]
+fn what_gets_no_answer_leaves_it_to_others() {
+    let rules = RuleSet::parse("reset any").unwrap();
+    let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7);
+    stage.limiter = crate::RateLimiter::new(1, 2);
+    let segment = |flags| ipv4(6, 0x0a00_0001, 0x0a00_0002, &tcp(4000, 23, flags, &[]));
+    let about = ipv4(1, 0x0a00_0001, 0x0a00_0002, &error(3, 3, &segment(SYN)));
+    let packets =
+        [segment(RST), about.clone(), segment(RST), about, segment(SYN), segment(SYN), segment(SYN)];
+    let left = run_with(&mut PerTrain::new(stage), &packets, &[1], &mut None).0;
+    let answers = left.iter().filter(|(port, ..)| *port == 2).count();
+    assert_eq!(answers, 2, "of three that get one");
 }

@@ -253,9 +253,6 @@ impl FirewallStage {
 
     /// Tells the sender of a packet that it may not pass.
     fn reply(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, key: &FlowKey) {
-        if !self.limiter.allow(1, fx.cx.now) {
-            return;
-        }
         let (packet, link) = (ip_packet(fx.cx, frame), link_of(fx.cx, frame));
         let made = if key.protocol() == protocol::TCP {
             let Lengths { elsewhere, .. } = fx.cx.pool.lengths(frame.buf, frame.len);
@@ -263,7 +260,8 @@ impl FirewallStage {
         } else {
             icmp::answer(Message::AdminProhibited, packet, link, key.dst(), &mut self.answer)
         };
-        if made.is_ok() {
+        // What gets no answer takes none from others.
+        if made.is_ok() && self.limiter.allow(1, fx.cx.now) {
             self.answers += 1;
             // Whoever sends to the second input port is where the first output port leads to.
             let port = if fx.cx.input == 0 { REPLIES } else { 0 };
