@@ -28,6 +28,8 @@ const FUNCTIONS: &[&str] = &[
     "router(interfaces=[\"wan 10.0.1.254/24 02:00:00:00:00:fe\"], routes=\"routes\", reload=1s, icmp_rate=2, \
      neighbours=[\"10.0.1.1 02:00:00:00:00:fe\"], neighbour_timeout=2s, neighbour_hold=3)",
     "router(interfaces=[\"wan 10.0.1.254/24 02:00:00:00:00:fe\"], neighbour_timeout=2s, icmp_rate=2)",
+    "router(interfaces=[\"wan 10.0.1.254/24 02:00:00:00:00:fe\"], routes=\"routes\", reverse_path=strict, icmp_rate=2, \
+     neighbours=[\"10.0.1.1 02:00:00:00:00:fe\"])",
     "nat(pool=[192.0.2.1], inside=[10.0.0.0/8], ports=\"1024-1031\", sessions=8, udp_timeout=10s, tcp_timeout=20s)",
     "nat(pool=[192.0.2.1])",
     "meter(per=flow, cir=8kbps, cbs=200B, ebs=100B, mark=af1, flows=4)",
