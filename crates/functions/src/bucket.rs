@@ -83,14 +83,20 @@ impl RateLimiter {
     /// Returns true if `amount` events (or bytes) may happen now; if so they count.
     #[inline]
     pub fn allow(&mut self, amount: u64, now: Nanos) -> bool {
-        let last = self.last.unwrap_or(now);
-        self.last = Some(last.max(now));
-        self.bucket.add(accrued(self.rate, last, now), self.burst);
-        let allowed = self.bucket.has(amount);
+        let allowed = self.would_allow(amount, now);
         if allowed {
             self.bucket.take(amount);
         }
         allowed
+    }
+
+    /// The same, of events that may come to nothing: none of them counts yet.
+    #[inline]
+    pub(crate) fn would_allow(&mut self, amount: u64, now: Nanos) -> bool {
+        let last = self.last.unwrap_or(now);
+        self.last = Some(last.max(now));
+        self.bucket.add(accrued(self.rate, last, now), self.burst);
+        self.bucket.has(amount)
     }
 }
 

@@ -253,6 +253,9 @@ impl FirewallStage {
 
     /// Tells the sender of a packet that it may not pass.
     fn reply(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, key: &FlowKey) {
+        if !self.limiter.would_allow(1, fx.cx.now) {
+            return;
+        }
         let (packet, link) = (ip_packet(fx.cx, frame), link_of(fx.cx, frame));
         let made = if key.protocol() == protocol::TCP {
             let Lengths { elsewhere, .. } = fx.cx.pool.lengths(frame.buf, frame.len);

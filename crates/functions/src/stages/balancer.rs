@@ -247,7 +247,8 @@ impl BalancerStage {
             Err(EncapError::TooBig { mtu }) => {
                 let (message, link) = (Message::TooBig { mtu: u32::from(mtu) }, link_of(fx.cx, frame));
                 let source = self.service.ip();
-                if icmp::answer(message, packet, link, source, &mut self.answer).is_ok()
+                if self.limiter.would_allow(1, fx.cx.now)
+                    && icmp::answer(message, packet, link, source, &mut self.answer).is_ok()
                     && self.limiter.allow(1, fx.cx.now)
                 {
                     send_back(fx, frame, &self.answer, CLIENTS);
