@@ -204,11 +204,6 @@ def _network(link, data):
     ethertype, at, vlans = None, 0, ()
     if link == 1:
         at, ethertype = 14, data[12:14]
-        while ethertype in (b"\x81\x00", b"\x88\xa8", b"\x91\x00"):
-            tag = data[at : at + 2]
-            ethertype = data[at + 2 : at + 4]
-            vlans += (int.from_bytes(tag, "big") & 4095,)
-            at += 4
     elif link == 113:
         at, ethertype = 16, data[14:16]
     elif link == 276:
@@ -217,6 +212,11 @@ def _network(link, data):
         at = 4
     elif link not in (12, 14, 101, 228, 229):
         return None
+    while ethertype in (b"\x81\x00", b"\x88\xa8", b"\x91\x00"):
+        tag = data[at : at + 2]
+        ethertype = data[at + 2 : at + 4]
+        vlans += (int.from_bytes(tag, "big") & 4095,)
+        at += 4
     if at >= len(data):
         return None
     version = data[at] >> 4

@@ -44,31 +44,36 @@ fn network(link: LinkType, frame: &[u8]) -> Result<Network, Skip> {
 }
 
 /// An Ethernet header at `start`, and its VLAN tags, which join `vlans`.
-pub(crate) fn ethernet(frame: &[u8], start: usize, mut vlans: VlanStack) -> Result<Network, Skip> {
-    let mut at = start + 12;
+pub(crate) fn ethernet(frame: &[u8], start: usize, vlans: VlanStack) -> Result<Network, Skip> {
+    let at = start + 12;
     if frame.len() < at + 2 {
         return Err(Skip::Truncated);
     }
-    let mut ethertype = be16(frame, at);
-    while protocol::is_vlan(ethertype) {
-        if frame.len() < at + 6 {
-            return Err(Skip::Truncated);
-        }
-        if !vlans.push(be16(frame, at + 2)) {
-            return Err(Skip::Malformed);
-        }
-        at += 4;
-        ethertype = be16(frame, at);
-    }
-    announced(Network { at: at + 2, ethertype, vlans })
+    tagged(frame, Network { at: at + 2, ethertype: be16(frame, at), vlans })
 }
 
-/// Linux cooked capture: a header of `length` bytes with the ethertype at `field`. Tags are not looked for.
+/// Linux cooked capture: a header of `length` bytes with the ethertype at `field`. Where that is the one of a
+/// VLAN tag, the rest of the tag follows the header.
 fn cooked(frame: &[u8], length: usize, field: usize) -> Result<Network, Skip> {
     if frame.len() < length {
         return Err(Skip::Truncated);
     }
-    announced(Network { at: length, ethertype: be16(frame, field), vlans: VlanStack::default() })
+    tagged(frame, Network { at: length, ethertype: be16(frame, field), vlans: VlanStack::default() })
+}
+
+/// VLAN tags, each the number of the VLAN and the ethertype of what follows, as long as that is another tag.
+fn tagged(frame: &[u8], mut network: Network) -> Result<Network, Skip> {
+    while protocol::is_vlan(network.ethertype) {
+        if frame.len() < network.at + 4 {
+            return Err(Skip::Truncated);
+        }
+        if !network.vlans.push(be16(frame, network.at)) {
+            return Err(Skip::Malformed);
+        }
+        network.ethertype = be16(frame, network.at + 2);
+        network.at += 4;
+    }
+    announced(network)
 }
 
 /// IP after `at` bytes, its version in the first nibble.

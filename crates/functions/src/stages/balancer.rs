@@ -316,9 +316,9 @@ fn opposite(outer: &FlowKey, quoted: &FlowKey) -> Option<FlowKey> {
 fn set_version(kind: LinkType, link: &mut [u8], six: bool) -> bool {
     let place = match kind {
         LinkType::RawIp => return true,
-        // Tagged or not.
-        LinkType::Ethernet | LinkType::LinuxSll => link.last_chunk_mut::<2>(),
-        LinkType::LinuxSll2 => link.first_chunk_mut::<2>(),
+        // The first field of this header, but for tags, which come last.
+        LinkType::LinuxSll2 if link.len() == 20 => link.first_chunk_mut::<2>(),
+        LinkType::Ethernet | LinkType::LinuxSll | LinkType::LinuxSll2 => link.last_chunk_mut::<2>(),
         LinkType::Loopback | LinkType::Other(_) => None,
     };
     place.map(|place| *place = if six { [0x86, 0xdd] } else { [0x08, 0x00] }).is_some()
@@ -518,6 +518,10 @@ mod link_tests {
             assert_eq!(said(LinkType::Ethernet, six), with(18, word));
             assert_eq!(said(LinkType::LinuxSll, six), with(18, word));
             assert_eq!(said(LinkType::LinuxSll2, six), with(0, word));
+            let tagged = [&was[..], &[0, 5, 0, 0]].concat();
+            let mut link = tagged.clone();
+            assert!(set_version(LinkType::LinuxSll2, &mut link, six), "the tag comes last");
+            assert_eq!(link, [&tagged[..22], &word].concat());
             assert_eq!(said(LinkType::RawIp, six), Some(was.clone()));
             assert_eq!(said(LinkType::Loopback, six), None);
         }

@@ -35,6 +35,10 @@ fn link_types() {
     let sll = |ethertype: u16, ip: &[u8]| [&[0; 14][..], &ethertype.to_be_bytes(), ip].concat();
     let sll2 = |ethertype: u16, ip: &[u8]| [&ethertype.to_be_bytes()[..], &[0; 18], ip].concat();
     let loopback = |ip: &[u8]| [&[2, 0, 0, 0], ip].concat();
+    // Of a tag, what follows its own ethertype: priority and VLAN, then the ethertype of what it is before.
+    let tag = [&[0xa0, 5, 8, 0], &tcp4()[..]].concat();
+    let tags = [&[0, 7, 0x81, 0], &tag[..]].concat();
+    let (one, two) = ("10.0.0.1:80 > 10.0.0.2:1234 tcp vlan 5", "10.0.0.1:80 > 10.0.0.2:1234 tcp vlan 7.5");
     check(vec![
         ("Ethernet", Ethernet, ethernet(0x800, &tcp4()), Ok((PLAIN, 14, 34, TCP))),
         ("Ethernet, IPv6", Ethernet, ethernet(0x86dd, &tcp6()), Ok((SIX, 14, 54, TCP | V6))),
@@ -57,7 +61,10 @@ fn link_types() {
         ("cooked v1", LinuxSll, sll(0x800, &tcp4()), Ok((PLAIN, 16, 36, TCP))),
         ("cooked v1, IPv6", LinuxSll, sll(0x86dd, &tcp6()), Ok((SIX, 16, 56, TCP | V6))),
         ("cooked v1, ARP", LinuxSll, sll(0x806, &[0; 28]), Err(NonIp)),
-        ("cooked v1, a VLAN tag is not looked into", LinuxSll, sll(0x8100, &[0, 5, 8, 0]), Err(NonIp)),
+        ("cooked v1, VLAN tag", LinuxSll, sll(0x8100, &tag), Ok((one, 20, 40, TCP))),
+        ("cooked v1, two VLAN tags", LinuxSll, sll(0x88a8, &tags), Ok((two, 24, 44, TCP))),
+        ("cooked v1, VLAN tag cut", LinuxSll, sll(0x8100, &tag[..3]), Err(Truncated)),
+        ("cooked v2, VLAN tag", LinuxSll2, sll2(0x8100, &tag), Ok((one, 24, 44, TCP))),
         ("cooked v1, header cut", LinuxSll, vec![0; 15], Err(Truncated)),
         ("cooked v2", LinuxSll2, sll2(0x800, &tcp4()), Ok((PLAIN, 20, 40, TCP))),
         ("cooked v2, IPv6", LinuxSll2, sll2(0x86dd, &tcp6()), Ok((SIX, 20, 60, TCP | V6))),
