@@ -67,7 +67,9 @@ impl Reframe {
             self.flush(pool, out);
         }
         let (here, before) = (frames.get(..n).unwrap_or_default(), self.instant);
-        self.stand_aside(here, keys);
+        if self.last_in != NONE {
+            self.stand_aside(here, keys);
+        }
         self.pass_some(here, keys, first, positions);
         if let Some(auto) = self.auto.as_mut().filter(|auto| !auto.rests(0)) {
             let seed = self.table.seed();
@@ -90,11 +92,10 @@ impl Reframe {
 
     /// Packets that were known by their entries come by their keys from here on: the one that came last
     /// before and the one that left last are found by their keys, too.
-    #[inline(always)]
+    #[cold]
+    #[inline(never)]
     fn stand_aside(&mut self, frames: &[Frame], keys: KeySlice<'_>) {
-        if self.last_in != NONE
-            && let Some(key) = first_flow(frames, keys)
-        {
+        if let Some(key) = first_flow(frames, keys) {
             let (came, left) = (self.table.key_at(self.last_in), self.table.last_flow());
             // Those that pass are counted as what leaves is: a run more or less came in.
             self.stats.runs_in += u64::from(came != Some(key));
@@ -107,6 +108,7 @@ impl Reframe {
 
     /// Packets that came by their keys are known by their entries from here on, these being the first.
     #[cold]
+    #[inline(never)]
     fn no_longer_aside(&mut self, frames: &[Frame], keys: KeySlice<'_>) {
         if self.last_in == NONE
             && let Some(last) = self.last_key
