@@ -211,13 +211,23 @@ impl Solved {
         if self.exact {
             return 0;
         }
-        // Three of five rows in one direction.
-        let three = |q: f64| q.powi(3) * (10.0 - 15.0 * q + 6.0 * q * q);
         let row = crossing(|q| 2.0 * three(q) - probability, 0.0, 0.5);
         let beyond = (2.0 * row * self.noise.len() as f64) as usize;
         let at = self.noise.len().saturating_sub(beyond + 1);
         (self.noise.get(at).copied().unwrap_or(0) as f64 * self.spread).ceil() as u64
     }
+
+    /// The probability that a size is too great by this much or more.
+    pub(crate) fn beyond(&self, error: f64) -> f64 {
+        let less = self.noise.partition_point(|noise| (*noise as f64 * self.spread) < error);
+        three(0.5 * (self.noise.len() - less) as f64 / self.noise.len().max(1) as f64)
+    }
+}
+
+/// The probability that three of five rows or more are off in one direction, where each one is with
+/// probability `q`.
+fn three(q: f64) -> f64 {
+    q.powi(3) * (10.0 - 15.0 * q + 6.0 * q * q)
 }
 
 #[cfg(test)]

@@ -18,6 +18,9 @@ const WIDER: f64 = 1.15;
 /// few.
 const CHOSEN: f64 = 1.3;
 
+/// Of the flows that a stratum seems to know, the share that may be smaller ones.
+const SMALLER: f64 = 0.1;
+
 /// Flows at random: each flow is in one stratum.
 pub(crate) struct Stratum {
     /// The probability that a flow is in this one.
@@ -28,6 +31,40 @@ pub(crate) struct Stratum {
     pub(crate) from: f64,
     /// Standard deviation of a size.
     pub(crate) error: f64,
+}
+
+/// Has a stratum know flows only from such a size on that few of them are smaller ones. Where very many flows
+/// are of about one size, some seem to be much larger, and these may be more than the flows that are.
+///
+/// Of all flows, those of strata that know theirs are a sample: their sizes, in ascending order, and the share
+/// of flows that are in these strata. `beyond` is the probability that a size of this stratum is too great by
+/// so much or more.
+pub(crate) fn know_no_smaller(
+    stratum: &mut Stratum,
+    sample: &[f64],
+    share: f64,
+    beyond: impl Fn(f64) -> f64,
+) {
+    // Where no stratum knows all of its flows, nothing tells.
+    if stratum.from <= 0.0 || sample.is_empty() || share <= 0.0 {
+        return;
+    }
+    let times = stratum.share / share;
+    let mut step = (0.5 * stratum.error).max(1.0);
+    loop {
+        let from = stratum.from;
+        let known = stratum.sizes.iter().filter(|s| **s >= from).count() as f64;
+        let (smaller, others) = sample.split_at(sample.partition_point(|s| *s < from));
+        let seem: f64 = smaller.iter().rev().map(|s| beyond(from - s)).take_while(|p| *p > 0.0).sum();
+        // Some that are of this size seem smaller.
+        let miss: f64 = others.iter().map(|s| beyond(s - from)).take_while(|p| *p > 0.0).sum();
+        if known == 0.0 || times * (seem - miss) <= SMALLER * known {
+            return;
+        }
+        stratum.from += step;
+        // However much some sizes are off by, that takes few steps.
+        step *= 1.25;
+    }
 }
 
 /// A function of a size with its first and second derivative; a convex one, 0 for 0.

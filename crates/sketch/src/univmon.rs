@@ -33,6 +33,8 @@ const ONE_SIGMA: f64 = 0.317;
 /// The probability with which the size of a flow is beyond its bounds: less than the 5 % that are stated, for
 /// flows are listed the rather, the greater their estimates.
 const BEYOND: f64 = 0.02;
+/// Flows of a sample, at most, that the others are judged by.
+const SAMPLE: usize = 4096;
 /// The probability with which any flow is listed of which nothing but noise is seen.
 const INVENTED: f64 = 0.05;
 
@@ -255,7 +257,25 @@ impl<const N: usize> UnivMon<N> {
 
     /// Collects what each level knows of its flows.
     fn strata(&self) -> Vec<Stratum> {
-        (0..self.params.levels).map(|level| self.stratum(level)).collect()
+        let levels = || 0..self.params.levels;
+        let solved: Vec<Solved> = levels().map(|level| self.solved(level).solved).collect();
+        let mut strata: Vec<_> =
+            levels().zip(&solved).map(|(level, solved)| self.stratum(level, solved)).collect();
+        let (sample, share) = self.sample(&solved);
+        for (stratum, solved) in strata.iter_mut().zip(&solved) {
+            sums::know_no_smaller(stratum, &sample, share, |error| solved.beyond(error));
+        }
+        strata
+    }
+
+    /// Sizes of flows of the levels that know all of theirs, in ascending order: of all flows, this share.
+    fn sample(&self, levels: &[Solved]) -> (Vec<f64>, f64) {
+        let exact = || levels.iter().enumerate().filter(|(_, solved)| solved.exact);
+        let mut sizes: Vec<f64> = exact().flat_map(|(_, l)| &l.sizes).map(|s| *s as f64).collect();
+        sizes.sort_unstable_by(f64::total_cmp);
+        let one_in = sizes.len().div_ceil(SAMPLE).max(1);
+        let share: f64 = exact().map(|(level, _)| self.share(level)).sum();
+        (sizes.into_iter().skip(one_in / 2).step_by(one_in).collect(), share / one_in as f64)
     }
 
     /// The largest size of a flow that a level may have turned away: its estimate then was off by the noise
@@ -264,8 +284,7 @@ impl<const N: usize> UnivMon<N> {
         store.bar().saturating_add(solve(self.table(level).to_vec(), &[], false).error(BEYOND))
     }
 
-    fn stratum(&self, level: usize) -> Stratum {
-        let Level { solved, .. } = self.solved(level);
+    fn stratum(&self, level: usize, solved: &Solved) -> Stratum {
         let (share, error) = (self.share(level), solved.error(ONE_SIGMA) as f64);
         let from = match self.stores.get(level) {
             _ if solved.exact => 0.0,
@@ -316,7 +335,14 @@ type Found<const N: usize> = Vec<([u8; N], usize, i64)>;
 /// greatest. So the fewer of those that might have been listed are, the wider the bounds, such that no more
 /// than the stated share of those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100,
 /// 2005).
-fn listed<const N: usize>(levels: &[Solved], mut found: Found<N>, want: Want) -> Vec<([u8; N], i64, u64)> {
+///
+/// `hidden` tells how many flows that are not among those found may be as large as a size.
+fn listed<const N: usize>(
+    levels: &[Solved],
+    mut found: Found<N>,
+    want: Want,
+    hidden: impl Fn(u64) -> f64,
+) -> Vec<([u8; N], i64, u64)> {
     found.sort_unstable_by(|a, b| b.2.unsigned_abs().cmp(&a.2.unsigned_abs()).then(a.0.cmp(&b.0)));
     let enough = found.partition_point(|f| f.2.unsigned_abs() >= want.threshold.max(1));
     let count = enough.min(want.top);
@@ -326,8 +352,8 @@ fn listed<const N: usize>(levels: &[Solved], mut found: Found<N>, want: Want) ->
     let near = |f: &&([u8; N], usize, i64)| {
         f.2.unsigned_abs().saturating_add(reach.get(f.1).copied().unwrap_or(0)) >= last
     };
-    let contenders = found.iter().filter(near).count().max(1);
-    let beyond = BEYOND * (count as f64 / contenders as f64).min(1.0);
+    let contenders = found.iter().filter(near).count() as f64 + hidden(last);
+    let beyond = BEYOND * (count as f64 / contenders.max(1.0)).min(1.0);
     let errors: Vec<u64> = (0..levels.len()).map(|l| error(l, beyond)).collect();
     found.truncate(count);
     found.into_iter().map(|(key, l, size)| (key, size, errors.get(l).copied().unwrap_or(0))).collect()
@@ -464,8 +490,22 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
             found.extend(heavy.map(|(key, size)| (key, level, *size)));
             levels.push(solved);
         }
+        let (sample, share) = self.sample(&levels);
+        // Levels that keep too few of their flows turned some away that might have been listed.
+        let hidden = |size: u64| {
+            let of = |(level, (store, solved)): (usize, (&Store<N>, &Solved))| {
+                if solved.exact || !store.ever_full() || share == 0.0 {
+                    return 0.0;
+                }
+                let least = size.saturating_sub(solved.error(BEYOND).saturating_mul(2)) as f64;
+                let most = self.turned_away(level, store) as f64;
+                let alike = sample.iter().filter(|s| (least..=most).contains(*s)).count();
+                self.share(level) / share * alike as f64
+            };
+            self.stores.iter().zip(&levels).enumerate().map(of).sum()
+        };
         let flow = |(key, size, error)| Flow { key, size: around(size, error) };
-        Ok(select(listed(&levels, found, want).into_iter().map(flow).collect(), want))
+        Ok(select(listed(&levels, found, want, hidden).into_iter().map(flow).collect(), want))
     }
 
     /// Among the keys that either epoch kept; bounds as those of sizes.
@@ -484,7 +524,7 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
             let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
             Change { key, change: Bounds { estimate, lower, upper } }
         };
-        Ok(select_changes(listed(&levels, found, want).into_iter().map(change).collect(), want))
+        Ok(select_changes(listed(&levels, found, want, |_| 0.0).into_iter().map(change).collect(), want))
     }
 
     /// Bounds hold in 95 % of cases, and are the figure where all flows are known.

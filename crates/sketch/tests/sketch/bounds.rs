@@ -143,6 +143,7 @@ fn loads<const N: usize>() -> Vec<Load<N>> {
         of("zipf 1.0", zipf(150_000, 60_000, 1.0, 1)),
         of("zipf 1.3", zipf(150_000, 60_000, 1.3, 2)),
         of("bursts", bursts(100_000, 30_000, 6.0, 3)),
+        of("very many of about four", zipf(400_000, 100_000, 0.0, 4)),
     ]
 }
 
