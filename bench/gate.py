@@ -20,7 +20,9 @@ import inputs
 
 BASELINE = pathlib.Path(__file__).with_name("baseline.json")
 # How much worse a count may get: relative, and in counts per packet.
-TOLERANCE = {"instructions": (0.03, 2.0), "d1_misses": (0.15, 0.5), "ll_misses": (0.25, 0.3)}
+# Misses of instructions go by where the linker puts functions, too: code that no row runs moves them by up to
+# 3 % from one change to the next.
+TOLERANCE = {"instructions": (0.03, 2.0), "d1_misses": (0.15, 0.5), "i1_misses": (0.25, 0.5), "ll_misses": (0.25, 0.3)}
 # The cache of the machine that the goals were set on, whatever this one has.
 CACHES = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,8,64"]
 PACKETS = 50_000
@@ -68,7 +70,8 @@ def lab(binary, name, point):
     per_packet = lambda *events: round(sum(counts[event] for event in events) / FUNCTION_PACKETS, 2)
     return {
         "instructions": per_packet("Ir"),
-        "d1_misses": per_packet("D1mr", "D1mw", "I1mr"),
+        "d1_misses": per_packet("D1mr", "D1mw"),
+        "i1_misses": per_packet("I1mr"),
         "ll_misses": per_packet("DLmr", "DLmw", "ILmr"),
     }
 
