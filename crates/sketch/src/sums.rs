@@ -36,9 +36,8 @@ pub(crate) struct Stratum {
 /// Has a stratum know flows only from such a size on that few of them are smaller ones. Where very many flows
 /// are of about one size, some seem to be much larger, and these may be more than the flows that are.
 ///
-/// Of all flows, those of strata that know theirs are a sample: their sizes, in ascending order, and the share
-/// of flows that are in these strata. `beyond` is the probability that a size of this stratum is too great by
-/// so much or more.
+/// Sizes of flows of strata that know all of theirs are a sample, in ascending order, that has this share of
+/// all flows. `beyond` is the probability that a size of this stratum is too great by so much or more.
 pub(crate) fn know_no_smaller(
     stratum: &mut Stratum,
     sample: &[f64],
