@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns true for the IPv6 addresses that stay within a host: those of nobody and of the host itself (RFC
-/// 4291 §2.5.2, §2.5.3), and IPv4 addresses as programs hand them to their own host (RFC 4291 §2.5.5.2): on a
-/// link, rules about IPv4 would not see those.
+/// Returns true for the IPv6 addresses that stay within a host (RFC 4291 §2.5): `::`, which is nobody's,
+/// `::1`, the host's own, and `::ffff:0:0/96`, IPv4 addresses as programs hand them to their host. On a link,
+/// rules about IPv4 would not see these.
 #[inline]
 fn is_within_a_host(address: Ipv6Addr) -> bool {
     address.is_unspecified() || address.is_loopback() || address.to_ipv4_mapped().is_some()

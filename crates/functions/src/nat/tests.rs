@@ -346,16 +346,24 @@ fn full_tables_are_counted_drops_and_leave_no_port_taken() {
     assert_eq!(verdict, Verdict::Drop(DropReason::MappingsFull));
 }
 
+/// Sends a segment of the connection of `A` and `R`.
+fn send_segment(nat: &mut Nat, side: Side, flags: u8, second: u64) -> Verdict {
+    let mut packet = match side {
+        Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
+        Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
+    };
+    send(nat, side, &mut packet, NOW.after(second * SECOND))
+}
+
+/// Sends one; returns true if the connection has a session then.
+fn is_alive(nat: &mut Nat, side: Side, flags: u8, second: u64) -> bool {
+    matches!(send_segment(nat, side, flags, second), Verdict::Rewrite { session, .. } if session != NONE)
+}
+
 #[test]
 fn a_reset_shortens_and_traffic_revives() {
     let mut nat = Nat::new(&config()).unwrap();
-    let mut run = |side, flags, second: u64| {
-        let mut packet = match side {
-            Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
-            Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
-        };
-        send(&mut nat, side, &mut packet, NOW.after(second * SECOND))
-    };
+    let mut run = |side, flags, second| send_segment(&mut nat, side, flags, second);
     let alive = |verdict| matches!(verdict, Verdict::Rewrite { .. });
     assert!(alive(run(Side::Inside, SYN, 0)));
     assert!(alive(run(Side::Outside, SYN | ACK, 1)));
@@ -372,16 +380,7 @@ fn a_reset_shortens_and_traffic_revives() {
 fn one_end_alone_closes_no_session() {
     for (first, second) in [(Side::Inside, Side::Outside), (Side::Outside, Side::Inside)] {
         let mut nat = Nat::new(&config()).unwrap();
-        let mut alive = |side, flags, second: u64| {
-            let mut packet = match side {
-                Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
-                Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
-            };
-            matches!(
-                send(&mut nat, side, &mut packet, NOW.after(second * SECOND)),
-                Verdict::Rewrite { session, .. } if session != NONE
-            )
-        };
+        let mut alive = |side, flags, second| is_alive(&mut nat, side, flags, second);
         let opening = [(Side::Inside, SYN), (Side::Outside, SYN | ACK), (Side::Inside, ACK)];
         assert!(opening.into_iter().all(|(side, flags)| alive(side, flags, 0)));
         assert!(alive(first, FIN | ACK, 1) && alive(first, FIN | ACK, 2) && alive(second, ACK, 3));
@@ -402,16 +401,7 @@ fn one_end_alone_closes_no_session() {
 fn ports_that_are_used_again_open_a_connection() {
     for (opener, other) in [(Side::Inside, Side::Outside), (Side::Outside, Side::Inside)] {
         let mut nat = Nat::new(&config()).unwrap();
-        let mut alive = |side, flags, second: u64| {
-            let mut packet = match side {
-                Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
-                Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
-            };
-            matches!(
-                send(&mut nat, side, &mut packet, NOW.after(second * SECOND)),
-                Verdict::Rewrite { session, .. } if session != NONE
-            )
-        };
+        let mut alive = |side, flags, second| is_alive(&mut nat, side, flags, second);
         // The first connection is opened from inside in any case: that makes the mapping.
         let first = [(Side::Inside, SYN), (Side::Outside, SYN | ACK), (Side::Inside, ACK)];
         assert!(first.into_iter().all(|(side, flags)| alive(side, flags, 0)));

@@ -277,7 +277,7 @@ impl Router {
     fn find_way(&self, input: u8, interface: &Interface, ip: &[u8]) -> Option<Kept> {
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
         // An address that may not be a source is no host's.
-        let host = |a: Ipv4Addr| !(is_martian_source(a.into()) || a.is_link_local());
+        let host = |a: Ipv4Addr| !(is_martian_source(a.into()) || stays_on_link(a.into()));
         if !host(src)
             || !host(dst)
             || self.reserved.contains(&src.to_bits())
