@@ -36,6 +36,9 @@ pub(super) struct Says {
     pub(super) reply_to: (IpAddr, Mac),
     /// The weight of what is said.
     pub(super) claim: Claim,
+    /// It answers a question of the router's, which so reaches it. ARP can't tell answers from what stations
+    /// say of themselves: there all that they say counts (RFC 826, RFC 1122 §2.3.2.1).
+    pub(super) answers: bool,
 }
 
 /// Reads an ARP packet behind its Ethernet header.
@@ -57,7 +60,7 @@ pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
     // RFC 5227: a probe, of one who has no address yet.
     let known = !sender.is_unspecified();
     let reply_to = (IpAddr::V4(sender), mac);
-    Some(Says { sender: known.then_some(reply_to), wants, reply_to, claim })
+    Some(Says { sender: known.then_some(reply_to), wants, reply_to, claim, answers: true })
 }
 
 /// Reads a neighbour solicitation or advertisement whose IPv6 header begins at `l3` and whose ICMPv6 header
@@ -93,6 +96,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
                 wants: Some(target.into()),
                 reply_to: (to.into(), at),
                 claim: Claim::New,
+                answers: false,
             })
         }
         ADVERTISEMENT => {
@@ -110,7 +114,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
                 Some(_) => Claim::Weak,
             };
             let sender = mac.map(|mac| (target.into(), mac));
-            Some(Says { sender, wants: None, reply_to: (src.into(), from), claim })
+            Some(Says { sender, wants: None, reply_to: (src.into(), from), claim, answers: solicited })
         }
         _ => None,
     }
@@ -252,15 +256,14 @@ mod tests {
                 let says =
                     if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
                 let reply_to = (own, A);
-                assert_eq!(
-                    says,
-                    Says { sender: Some(reply_to), wants: Some(address), reply_to, claim: Claim::New }
-                );
+                let (sender, wants, answers) = (Some(reply_to), Some(address), address.is_ipv4());
+                assert_eq!(says, Says { sender, wants, reply_to, claim: Claim::New, answers });
                 assert_eq!(out[0] & 1 == 1, known.is_none());
                 answer(B, address, says.reply_to, true, &mut out);
                 let says =
                     if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
                 assert_eq!((says.sender, says.wants, says.claim), (Some((address, B)), None, Claim::Known));
+                assert!(says.answers);
                 assert_eq!(out[..6], A);
             }
         }
@@ -311,6 +314,7 @@ mod tests {
         );
         assert_eq!(changed(&told, &[]).unwrap().claim, Claim::Known);
         assert_eq!(changed(&told, &[(78, &[14])]).unwrap().claim, Claim::Same);
+        assert!(!changed(&told, &[(58, &[OVERRIDE])]).unwrap().answers, "nobody asked");
         question(&interface(), "10.0.0.7".parse().unwrap(), None, &mut out);
         for (at, value) in [(15, 6), (16, 9), (18, 5), (21, 3), (22, 3), (28, 224)] {
             let mut wrong = out.clone();

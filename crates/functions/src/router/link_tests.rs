@@ -184,10 +184,18 @@ fn answers_for_what_is_translated_override_nothing() {
     assert_eq!(flags_of_answer(&mut links, "2001:db8::7"), None);
 }
 
+/// A station on the link `lan` with this address has asked for the router's, and answered when it was asked.
+fn is_known(links: &mut Links, host: &str, own: &str) {
+    links.send(0, &asks(host, STATION, own));
+    let mut out = Vec::new();
+    answer(STATION, address(host), (address(own), LAN), true, &mut out);
+    links.send(0, &out);
+}
+
 /// The source of what comes back to the host 7 on the link `lan` for a packet to the router.
 fn source_of_answer(links: &mut Links, packet: &[u8]) -> Option<IpAddr> {
     let host = if packet[0] >> 4 == 6 { "2001:db8:a::7" } else { "10.0.0.7" };
-    links.send(0, &asks(host, STATION, if packet[0] >> 4 == 6 { "2001:db8:a::1" } else { "10.0.0.1" }));
+    is_known(links, host, if packet[0] >> 4 == 6 { "2001:db8:a::1" } else { "10.0.0.1" });
     let out = links.send(0, &framed(1, packet));
     let (port, frame) = out.first()?;
     assert_eq!((*port, &frame[..6]), (0, &STATION[..]));
@@ -216,7 +224,7 @@ fn a_routing_header_leads_nowhere() {
     let mut links = Links::new(INTERFACES, "");
     let (host, own): (Ipv6Addr, Ipv6Addr) =
         ("2001:db8:a::7".parse().unwrap(), "2001:db8:a::1".parse().unwrap());
-    links.send(0, &asks("2001:db8:a::7", STATION, "2001:db8:a::1"));
+    is_known(&mut links, "2001:db8:a::7", "2001:db8:a::1");
     let udp = udp(1000, 53, b"x");
     let routing = |next: u8, kind: u8, left: u8| [&[next, 2, kind, left, 0, 0, 0, 0][..], &[9; 16]].concat();
     let options = [43, 0, 1, 4, 0, 0, 0, 0];
@@ -249,7 +257,7 @@ fn a_routing_header_leads_nowhere() {
     let packet = ipv6(43, host, all, &[routing(17, 0, 1), udp].concat());
     assert!(links.send(0, &framed(1, &packet)).is_empty());
     let dropped: Vec<_> = links.stage.drops().iter().collect();
-    assert_eq!(dropped, [(DropReason::Unsupported, 8), (DropReason::Local, 3)]);
+    assert_eq!(dropped, [(DropReason::Unsupported, 8), (DropReason::Local, 4)]);
     assert_eq!(links.pool.live(), 0);
 }
 

@@ -2,9 +2,10 @@
 //! find out, and the packets that wait for it.
 //!
 //! A neighbour is asked for when a packet first needs it, again every [`Settings::retry`] nanoseconds, and
-//! given up after [`TRIES`] questions. What was learned counts for [`Settings::confirm`] nanoseconds; after
-//! that the next packet still goes to the known address, but the neighbour is asked whether it is still
-//! there.
+//! given up after [`TRIES`] questions. Its answer counts for [`Settings::confirm`] nanoseconds; after that
+//! the next packet still goes to the known address, but the neighbour is asked whether it is still there. So
+//! it is from the beginning where an address is learned of a message that answers nothing: such a message
+//! shows that the neighbour reaches the router, not that the router reaches it (RFC 4861 §7.2.3, §7.2.5).
 //!
 //! Memory is bounded, and somebody who sends packets to addresses that nobody has can't use up what
 //! neighbours in use need (RFC 6583): neighbours that are known and those that are asked for have places of
@@ -70,6 +71,8 @@ pub(super) struct Neighbour {
     pinned: bool,
     /// One of the settings: never forgotten.
     permanent: bool,
+    /// Packets went to it, or a route names it: it did more than ask for the router.
+    needed: bool,
     /// Which questions belong to the present state.
     pub(super) serial: u32,
     /// Until when the answer counts.
@@ -221,6 +224,7 @@ impl Neighbours {
             open,
             pinned: false,
             permanent: false,
+            needed: false,
             serial: 0,
             until: Nanos(0),
         };
@@ -283,7 +287,7 @@ impl Neighbours {
         };
         self.table.extend(id, Nanos::MAX);
         let neighbour = self.table.get_mut(id)?;
-        neighbour.pinned = true;
+        (neighbour.pinned, neighbour.needed) = (true, true);
         if let Some(mac) = mac.filter(|_| !neighbour.permanent) {
             neighbour.mac = mac;
             let before = std::mem::replace(&mut neighbour.state, State::Fixed);
@@ -328,13 +332,16 @@ impl Neighbours {
     /// the question is to be sent; it is repeated by itself.
     #[inline]
     pub(super) fn ask(&mut self, id: u32, now: Nanos) -> Known {
-        let Some(&Neighbour { mac, state, until, .. }) = self.table.get(id) else { return Known::Forgotten };
+        let Some(&Neighbour { mac, state, until, needed, .. }) = self.table.get(id) else {
+            return Known::Forgotten;
+        };
         match state {
             State::Fixed | State::Probed => Known::At(mac),
             State::Known if now <= until => {
                 // It only asked something so far: now that it is needed it is remembered like others.
-                if self.table.deadline(id) <= until {
+                if !needed {
                     self.table.extend(id, self.forget_at(now));
+                    self.table.get_mut(id).into_iter().for_each(|neighbour| neighbour.needed = true);
                 }
                 Known::At(mac)
             }
@@ -387,7 +394,7 @@ impl Neighbours {
     fn start(&mut self, id: u32, state: State, now: Nanos) {
         self.serial = self.serial.wrapping_add(1);
         if let Some(neighbour) = self.table.get_mut(id) {
-            neighbour.state = state;
+            (neighbour.state, neighbour.needed) = (state, true);
             neighbour.tries = 1;
             neighbour.serial = self.serial;
             self.asking.push_back((now.after(self.settings.retry), id, self.serial));
@@ -407,7 +414,7 @@ impl Neighbours {
         None
     }
 
-    /// A neighbour says where it is; gives the packets that waited for that.
+    /// A neighbour says where it is, since it was asked; gives the packets that waited for that.
     pub(super) fn heard(
         &mut self,
         port: u8,
@@ -416,29 +423,53 @@ impl Neighbours {
         claim: Claim,
         now: Nanos,
     ) -> Option<VecDeque<Frame>> {
-        let until = now.after(self.settings.confirm);
+        self.learn(port, address, mac, (claim, now.after(self.settings.confirm)), now)
+    }
+
+    /// The same where it was not asked: the address counts up to the next packet, which has it asked for. If
+    /// it is known already, nothing changes.
+    pub(super) fn overheard(
+        &mut self,
+        port: u8,
+        address: IpAddr,
+        mac: Mac,
+        claim: Claim,
+        now: Nanos,
+    ) -> Option<VecDeque<Frame>> {
+        self.learn(port, address, mac, (claim, now), now)
+    }
+
+    /// A neighbour says where it is, which counts until then.
+    fn learn(
+        &mut self,
+        port: u8,
+        address: IpAddr,
+        mac: Mac,
+        (claim, until): (Claim, Nanos),
+        now: Nanos,
+    ) -> Option<VecDeque<Frame>> {
+        // One that did nothing but ask is remembered as long as an answer would count.
+        let remembered = now.after(self.settings.confirm);
         let id = match self.find(port, address) {
             Some(id) => id,
             // It may take the place of one that did nothing but ask either.
-            None if claim == Claim::New && self.make_room(now, until) => {
-                self.insert(port, address, false, until)?
+            None if claim == Claim::New && self.make_room(now, remembered) => {
+                self.insert(port, address, false, remembered)?
             }
             None => return None,
         };
-        let &Neighbour { state: before, open, until: counted, mac: at, .. } = self.table.get(id)?;
+        let &Neighbour { state: before, open, needed, mac: at, .. } = self.table.get(id)?;
         let known = matches!(before, State::Known | State::Probed);
         if claim == Claim::Same && !(known && at == mac) {
             return None;
         }
-        let needed = match before {
+        match before {
             State::Fixed => return None,
             // A gateway that was never needed, or gave no answer: nobody asked.
             State::Unknown if claim != Claim::New => return None,
-            State::Unknown => false,
-            State::Known => self.table.deadline(id) > counted,
-            State::Asked(_) | State::Probed => true,
-        };
-        let forget = if needed { self.forget_at(now) } else { until };
+            _ => {}
+        }
+        let forget = if needed { self.forget_at(now) } else { remembered };
         if open {
             let State::Asked(queue) = before else { return None };
             let frames = self.release(queue);
@@ -462,12 +493,17 @@ impl Neighbours {
             }
             return None;
         }
-        neighbour.state = State::Known;
+        let same = known && neighbour.mac == mac;
         match before {
-            State::Known | State::Probed => self.counters.changed += u64::from(neighbour.mac != mac),
+            State::Known | State::Probed => self.counters.changed += u64::from(!same),
             _ => self.counters.learned += 1,
         }
-        (neighbour.mac, neighbour.until) = (mac, until);
+        // What is known already is confirmed by an answer only.
+        if !same || until > now {
+            (neighbour.state, neighbour.mac, neighbour.until) = (State::Known, mac, until);
+        } else if needed {
+            return None;
+        }
         let pinned = neighbour.pinned;
         if !pinned {
             self.table.set_deadline(id, forget);

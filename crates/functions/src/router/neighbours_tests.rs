@@ -153,7 +153,7 @@ fn questions_about_unknown_neighbours_are_limited() {
 proptest! {
     /// Whatever comes: places are bounded, every packet that waits is given back once, and the books agree.
     #[test]
-    fn the_books_agree(events in proptest::collection::vec((0..9_u8, 0..2_u8, 1..40_u8, 0..40_u64), 1..300)) {
+    fn the_books_agree(events in proptest::collection::vec((0..10_u8, 0..2_u8, 1..40_u8, 0..40_u64), 1..300)) {
         let mut all = Neighbours::new(Settings { capacity: 8, ..SETTINGS }, 1);
         let (mut now, mut next, mut waiting) = (0, 0, 0_u64);
         for (kind, port, n, gap) in events {
@@ -170,7 +170,8 @@ proptest! {
                 4 => waiting -= all.heard(port, who, MAC, Claim::Known, at).map_or(0, |f| f.len() as u64),
                 5 => waiting -= all.heard(port, who, MAC, Claim::New, at).map_or(0, |f| f.len() as u64),
                 6 => waiting -= all.heard(port, who, [4; 6], Claim::Weak, at).map_or(0, |f| f.len() as u64),
-                7 => {
+                7 => waiting -= all.overheard(port, who, [5; 6], Claim::New, at).map_or(0, |f| f.len() as u64),
+                8 => {
                     let pinned = all.pin(port, who, (n % 2 == 0).then_some(MAC), at);
                     waiting -= all.take_ready().len() as u64;
                     all.unpin(at, &[pinned]);
@@ -235,6 +236,45 @@ fn a_weak_claim_changes_no_known_neighbour() {
         all.heard(0, address(n), MAC, Claim::New, Nanos(111));
     }
     assert_eq!((all.number(0, address(5), Nanos(112)), all.known(), all.counters.full), (Some(id), 4, 0));
+}
+
+/// RFC 4861 §7.2.3 and §7.2.5: a message that answers nothing tells where somebody is, and does not show that
+/// packets reach him. So he is asked with the next packet, and what was confirmed stays so.
+#[test]
+fn only_an_answer_confirms() {
+    let other = [4; 6];
+    let mut all = Neighbours::new(SETTINGS, 1);
+    // One that is asked for: what waits goes there, and he is asked again.
+    let id = all.number(0, address(5), Nanos(0)).unwrap();
+    assert_eq!((all.ask(id, Nanos(0)), all.wait(id, frame(1))), (Known::Asks, None));
+    assert_eq!(all.overheard(0, address(5), MAC, Claim::Known, Nanos(1)), Some([frame(1)].into()));
+    assert_eq!((all.settled(id, Nanos(2)), all.ask(id, Nanos(2))), (None, Known::Doubtful(MAC)));
+    assert!(matches!(all.due(Nanos(12)), Some(Due::Ask(0, _, Some(MAC)))), "what he says ends no question");
+    assert!(all.overheard(0, address(5), MAC, Claim::Known, Nanos(13)).is_none());
+    assert!(matches!(all.due(Nanos(22)), Some(Due::Ask(0, _, Some(MAC)))));
+    // One that has answered: he need not be asked before an answer has lost its worth, and is asked then,
+    // however often he speaks.
+    assert!(all.heard(0, address(5), MAC, Claim::Known, Nanos(23)).is_none());
+    for now in 24..=123 {
+        assert!(all.overheard(0, address(5), MAC, Claim::New, Nanos(now)).is_none());
+        assert_eq!(all.ask(id, Nanos(now)), Known::At(MAC));
+    }
+    assert_eq!(all.ask(id, Nanos(124)), Known::Doubtful(MAC));
+    assert!(all.heard(0, address(5), MAC, Claim::Known, Nanos(125)).is_none());
+    // He says that he is elsewhere: packets go there, and he is asked.
+    assert!(all.overheard(0, address(5), other, Claim::Known, Nanos(126)).is_none());
+    assert_eq!((all.ask(id, Nanos(127)), all.counters.changed), (Known::Doubtful(other), 1));
+    // One that asks for us, again and again, is remembered as long, and asked with the first packet.
+    for now in [130, 200, 290] {
+        assert!(all.overheard(0, address(6), MAC, Claim::New, Nanos(now)).is_none());
+    }
+    let id = all.number(0, address(6), Nanos(385)).unwrap();
+    assert_eq!(all.ask(id, Nanos(385)), Known::Doubtful(MAC));
+    // Of those that did no more than that, one makes room for another.
+    for n in 7..50 {
+        all.overheard(0, address(n), MAC, Claim::New, Nanos(386));
+    }
+    assert_eq!((all.number(0, address(6), Nanos(387)), all.known(), all.counters.full), (Some(id), 4, 0));
 }
 
 /// Questions that are answered at once leave nothing behind, whichever one stays open before them.
