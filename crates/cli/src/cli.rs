@@ -21,7 +21,7 @@ use crate::log::{Level, LogFormat};
 use crate::operate::session_log::Target;
 use crate::operate::state::Unreadable;
 use crate::selection::Selection;
-use crate::units::{Count, Duration, metrics_address};
+use crate::units::{Count, Duration, metrics_address, share};
 
 /// Puts packets of a flow back to back, and tells what that gains.
 #[derive(Debug, Parser)]
@@ -448,10 +448,10 @@ pub(crate) struct Synth {
     #[arg(long, value_name = "PROTOCOL")]
     pub(crate) protocol: Option<String>,
     /// Share of flows over IPv6, 0 to 1 [default: 0].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) ipv6: Option<f64>,
     /// Share of flows in a VLAN, 0 to 1 [default: 0].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) vlan: Option<f64>,
     /// VLAN ids to choose from [default: 100].
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]

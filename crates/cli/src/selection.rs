@@ -84,7 +84,8 @@ impl FromStr for TimeRange {
             | Self { from: Some(Moment::After(a)), to: Some(Moment::After(b)) }
                 if a >= b =>
             {
-                Err(format!("{text:?} ends before it begins"))
+                let how = if a == b { "has no length: it ends when" } else { "ends before" };
+                Err(format!("{text:?} {how} it begins"))
             }
             range => Ok(range),
         }

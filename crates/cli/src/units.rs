@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-pub(crate) use slipstream::units::{Bytes, Count, Duration};
+pub(crate) use slipstream::units::{Bytes, Count, Duration, share};
 
 /// The address of metrics: that of this machine alone where only a port is written, as in `:9464`.
 pub(crate) fn metrics_address(text: &str) -> Result<std::net::SocketAddr, String> {

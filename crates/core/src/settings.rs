@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::rules::Rule;
-use crate::units::{Bytes, Count, Duration, Rate};
+use crate::units::{Bytes, Count, Duration, Rate, share};
 
 mod given;
 
@@ -302,10 +302,7 @@ impl Kind {
                 within(n, *low, *high, |n| format!("{n} bytes"))
             }
             Self::Rate => text.parse().map(Value::Rate).map_err(Wrong::new),
-            Self::Share => match text.parse::<f64>() {
-                Ok(share) if (0.0..=1.0).contains(&share) => Ok(Value::Share(share)),
-                _ => Err(Wrong::new(format!("{text:?} is not a share")).hint("write a number from 0 to 1")),
-            },
+            Self::Share => share(text).map(Value::Share).map_err(Wrong::new),
             Self::Bool => match text {
                 "true" | "on" | "yes" => Ok(Value::Bool(true)),
                 "false" | "off" | "no" => Ok(Value::Bool(false)),

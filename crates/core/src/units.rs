@@ -112,6 +112,23 @@ impl FromStr for Count {
     }
 }
 
+/// A share, 0 to 1: `0.01`, `1%`.
+///
+/// # Errors
+/// Anything else, in words.
+pub fn share(text: &str) -> Result<f64, String> {
+    let (number, whole) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(part) if (0.0..=whole).contains(&part) => Ok(part / whole),
+        _ => {
+            Err(format!("{text:?} is no share; write a number from 0 to 1 or a percentage, as in 0.01 or 1%"))
+        }
+    }
+}
+
 impl FromStr for Bytes {
     type Err = String;
 
@@ -210,6 +227,18 @@ mod tests {
     fn printed_times_parse_to_themselves() {
         for ns in [0, 1, 999, 1000, 64_000, 1_700_000, 4_000_000_000] {
             assert_eq!(Duration(ns).to_string().parse(), Ok(Duration(ns)));
+        }
+    }
+
+    #[test]
+    fn shares_are_parts_of_one_or_of_a_hundred() {
+        for (text, expected) in
+            [("0", 0.0), ("0.25", 0.25), ("1", 1.0), ("1e-5", 1e-5), (" 1 %", 0.01), ("100%", 1.0)]
+        {
+            assert_eq!(share(text), Ok(expected), "{text}");
+        }
+        for text in ["", "%", "-0.1", "1.01", "101%", "nan", "inf", "1%%", "one"] {
+            assert!(share(text).unwrap_err().contains("0.01 or 1%"), "{text}");
         }
     }
 

@@ -11,7 +11,7 @@ use slipstream_sketch::Kind;
 use super::Tunnel;
 use super::flags::default_of;
 use crate::selection::Selection;
-use crate::units::{Bytes, Count, Duration};
+use crate::units::{Bytes, Count, Duration, share};
 
 /// The most bytes that a sketch may be given: what the `measure` stage takes, too.
 const MEMORY: u64 = 1 << 36;
@@ -175,10 +175,10 @@ pub(crate) struct Measure {
     pub(crate) memory: Bytes,
     /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of
     /// --memory.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) error: Option<f64>,
     /// With --error: the share of answers that must be within it.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, requires = "error")]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, requires = "error", value_parser = share)]
     pub(crate) confidence: f64,
     /// With --error: distinct flows that are expected.
     #[arg(long, value_name = "N", default_value = "200000", requires = "error")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Format, Reporting};
-use crate::units::{Nanoseconds, Rate, packets};
+use crate::units::{Nanoseconds, Rate, packets, share};
 
 /// Predict batch sizes, loss and latency of a processor that works in batches, and size it.
 #[derive(Debug, Args)]
@@ -233,7 +233,7 @@ pub(crate) struct Dimension {
     #[command(flatten)]
     pub(crate) server: Server,
     /// Largest share of packets that may be lost.
-    #[arg(long, value_name = "SHARE", default_value_t = 1e-5)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1e-5, value_parser = share)]
     pub(crate) max_loss: f64,
     /// Longest time from arrival to the end of service, for 99 of 100 packets.
     #[arg(long, value_name = "TIME")]

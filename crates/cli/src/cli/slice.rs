@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::flags::default_of;
 use super::{Live, Pace, Reporting};
-use crate::units::{Bytes, Nanoseconds, Rate};
+use crate::units::{Bytes, Nanoseconds, Rate, share};
 
 /// Park payloads while functions see headers: the middlebox, and its arithmetic.
 #[derive(Debug, Args)]
@@ -105,7 +105,7 @@ pub(crate) struct SliceModel {
     #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
     pub(crate) max_read: u32,
     /// Share of the link that acknowledgements and flow control leave to transactions.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.92, value_parser = share)]
     pub(crate) transaction_share: f64,
     /// Bytes of a receive descriptor.
     #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=4096))]
@@ -176,7 +176,7 @@ pub(crate) struct SliceSize {
     #[arg(long, value_name = "TURNS", default_value = default_of("slice", "ttl"), value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) ttl: u16,
     /// Share of packets that the functions drop.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub(crate) dropped: f64,
     /// Say how it was worked out.
     #[arg(long)]

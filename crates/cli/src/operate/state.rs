@@ -19,6 +19,7 @@ use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::Driver;
+use slipstream::text_file;
 use slipstream::time::Nanos;
 use tracing::{info, warn};
 
@@ -155,7 +156,7 @@ impl Keeper {
             Ok(about) if about.len() > LARGEST || !about.is_file() => {
                 return Err(anyhow!("this is no state of Slipstream"));
             }
-            Ok(_) => fs::read(&self.path)?,
+            Ok(_) => text_file::marked(&self.path, StateFile::MAGIC)?,
         };
         let state = StateFile::parse(&bytes)?;
         let now = LiveClock::get().now();

@@ -68,6 +68,9 @@ pub struct StateFile<'a> {
 }
 
 impl<'a> StateFile<'a> {
+    /// The bytes that every state begins with.
+    pub const MAGIC: &'static [u8] = MAGIC;
+
     /// Reads a state.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::net::{ToSocketAddrs, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use slipstream_wire::FlowKey;
 
@@ -14,7 +14,7 @@ use crate::ipfix::{Exporter, IpfixConfig};
 use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
-use slipstream_core::new_file::Output;
+use slipstream_core::new_file::{Output, advice_on_write};
 use slipstream_core::packet::{any_key_of, fast_key_of};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
@@ -157,21 +157,23 @@ impl Target {
 
     fn flush(&mut self) -> Result<(), StageError> {
         let Self::File { out, path, failed } = self else { return Ok(()) };
-        let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
         if let Some(error) = failed {
-            return Err(wrong(error));
+            return Err(not_written(path, error));
         }
-        out.as_mut().map_or(Ok(()), |out| out.flush().map_err(|e| wrong(&e)))
+        out.as_mut().map_or(Ok(()), |out| out.flush().map_err(|error| not_written(path, &error)))
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
         self.flush()?;
         let Self::File { out, path, .. } = self else { return Ok(()) };
-        let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
         let Some(out) = out.take() else { return Ok(()) };
-        let file = out.into_inner().map_err(|e| wrong(e.error()))?;
-        file.persist().map_err(|e| wrong(&e))
+        let file = out.into_inner().map_err(|error| not_written(path, error.error()))?;
+        file.persist().map_err(|error| not_written(path, &error))
     }
+}
+
+fn not_written(path: &Path, error: &io::Error) -> StageError {
+    StageError(format!("{}: cannot be written: {error}{}", path.display(), advice_on_write(error)))
 }
 
 /// Records on their way out.
