@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use slipstream::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Tracked};
 use slipstream::functions::encap::Tunnel;
 use slipstream::functions::icmp::{Link, MAX_ICMPV6, Message, Silent, answer, reset};
-use slipstream::functions::nat::{Filtering, Nat, NatConfig, Packet, Side, StaticMapping, Tuple, Verdict};
+use slipstream::functions::nat::{Filtering, Kind, Nat, NatConfig, Packet, Side, StaticMapping, Tuple, Verdict};
 use slipstream::time::Nanos;
 use slipstream_wire::checksum::{Verdict as Checksum, verify_ip, verify_transport};
 use slipstream_wire::{Headers, LinkType, classify};
@@ -54,7 +54,8 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
             let after = Packet::read(packet, 0).unwrap();
             assert_eq!(after.key, rewrite.endpoints());
             if side == Side::Inside {
-                let reply = Packet { key: Tuple::of(after.key).reversed().key(), ..after };
+                let kind = if after.kind == Kind::Asks { Kind::Reply } else { after.kind };
+                let reply = Packet { key: Tuple::of(after.key).reversed().key(), kind, ..after };
                 // A packet to an outside address of another inside host is answered from inside, too.
                 let hairpin = after.key.0[0] as u32 != read.key.0[0] as u32;
                 let back = if hairpin { nat.outbound(&reply, now) } else { nat.inbound(&reply, now) };

@@ -56,6 +56,13 @@ impl Tracked {
         Self { key: both, forward: both == key, kind, tcp_flags }
     }
 
+    /// An ICMP query, from the end that asks or from the other.
+    fn query(key: FlowKey, asks: bool) -> Self {
+        let kind = if asks { Kind::Opens } else { Kind::Reply };
+        let packet = Self::new(key, kind, None);
+        Self { key: asked_by(packet.key, asks == packet.forward), ..packet }
+    }
+
     /// Queries have their identifier as the port of the end that asks, and the request's type as that of the
     /// other.
     fn icmp(frame: &[u8], headers: &Headers, plain: FlowKey, may_quote: bool) -> Self {
@@ -65,8 +72,8 @@ impl Tracked {
         let (Some(&kind), Some(id)) = (header.first(), be16(header, 4)) else {
             return Self::new(plain, Kind::Invalid, None);
         };
-        let asks = |request: u16| Self::new(with_ports(plain, id, request << 8), Kind::Opens, None);
-        let answers = |request: u16| Self::new(with_ports(plain, request << 8, id), Kind::Reply, None);
+        let asks = |request: u16| Self::query(with_ports(plain, id, request << 8), true);
+        let answers = |request: u16| Self::query(with_ports(plain, request << 8, id), false);
         match (headers.flags.has(Flags::IPV6), kind) {
             (false, 8 | 13 | 15 | 17) => asks(u16::from(kind)),
             (false, 0) => answers(8),
@@ -96,6 +103,29 @@ impl Tracked {
         };
         matches!(read.kind, Kind::Opens | Kind::Reply).then_some(Self { kind: Kind::Error, ..read })
     }
+}
+
+/// The key of an ICMP query for both directions, with a mark unless the end that asks is its source: an
+/// identifier may be any number, also one that stands for a type of request. Without the mark a request of
+/// one end with such an identifier would belong to a query of the other.
+fn asked_by(key: FlowKey, source: bool) -> FlowKey {
+    match key {
+        _ if source => key,
+        FlowKey::Narrow(NarrowKey([a, rest])) => FlowKey::Narrow(NarrowKey([a, rest | 1 << 13])),
+        FlowKey::Wide(WideKey([a, b, c, d, rest, f, g])) => {
+            FlowKey::Wide(WideKey([a, b, c, d, rest, f | 1, g]))
+        }
+    }
+}
+
+/// The key for both directions of the connection that a packet with this key begins, and whether that goes
+/// from its source to its destination.
+pub(super) fn key_of_connection(first: FlowKey) -> (FlowKey, bool) {
+    let both = first.bidirectional();
+    let forward = both == first;
+    // Fragments by themselves have no type.
+    let is_query = matches!(first.protocol(), ICMP | ICMPV6) && first.dst_port() != 0;
+    (asked_by(both, forward || !is_query), forward)
 }
 
 /// The key without VLAN ids.

@@ -15,6 +15,7 @@ use slipstream_wire::FlowKey;
 
 use super::super::packet::with_ports;
 use super::super::tcp_state::TcpState;
+use super::packet::key_of_connection;
 use super::{Class, Connection, Connections, Conntrack, Links};
 
 /// The table of connections, as its operator sees it.
@@ -160,8 +161,8 @@ impl Conntrack {
             return false;
         };
         let Some(left) = left.checked_sub(away).filter(|left| *left > 0) else { return false };
-        let both = key.bidirectional();
-        let (forward, until) = (both == key, now.after(left));
+        let (both, forward) = key_of_connection(key);
+        let until = now.after(left);
         let opened = Nanos(now.0.saturating_sub(age.saturating_add(away)));
         let connection = Connection { forward, replied, again, tcp, class, links: Links::default(), opened };
         let restored = match both {
@@ -174,9 +175,9 @@ impl Conntrack {
 
     /// As [`Operate::remove`](slipstream_core::operate::Operate::remove).
     pub(crate) fn forget(&mut self, record: &[u8]) -> bool {
-        match Record::read(record).map(|record| record.key.bidirectional()) {
-            Some(FlowKey::Narrow(key)) => remove(&mut self.v4, key),
-            Some(FlowKey::Wide(key)) => remove(&mut self.v6, key),
+        match Record::read(record).map(|record| key_of_connection(record.key)) {
+            Some((FlowKey::Narrow(key), _)) => remove(&mut self.v4, key),
+            Some((FlowKey::Wide(key), _)) => remove(&mut self.v6, key),
             None => false,
         }
     }

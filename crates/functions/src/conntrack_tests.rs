@@ -27,6 +27,30 @@ fn packet(v6: bool, protocol: u8, from_first: bool, payload: &[u8]) -> Vec<u8> {
     }
 }
 
+/// An identifier is any number, also that of a type as the tracker writes it where ports would be.
+#[test]
+fn a_request_belongs_to_no_query_of_the_other_end() {
+    for (v6, icmp, [ask, answer, other]) in [(false, 1, [8, 0, 13]), (true, 58, [128, 129, 139])] {
+        for (one, two) in [(true, false), (false, true)] {
+            let mut tracker = Conntrack::new(&ConntrackConfig::default());
+            let id = |kind: u8| u16::from(kind) << 8;
+            let mut step =
+                |from, kind, id| see(&mut tracker, &packet(v6, icmp, from, &echo(kind, id, b"x")), START);
+            assert_eq!(step(one, ask, id(ask)), CtState::New);
+            assert_eq!(step(one, answer, id(ask)), CtState::Invalid, "who asks doesn't answer");
+            assert_eq!(step(two, ask, id(ask)), CtState::New, "another query");
+            assert_eq!(step(two, answer, id(ask)), CtState::Established);
+            assert_eq!(step(one, answer, id(ask)), CtState::Established);
+            // The identifier of each is the type of the other.
+            assert_eq!(step(one, other, id(ask)), CtState::New);
+            assert_eq!(step(two, ask, id(other)), CtState::New);
+            assert_eq!(step(two, other + 1, id(ask)), CtState::Established);
+            assert_eq!(step(one, answer, id(other)), CtState::Established);
+            assert_eq!(tracker.connections(), 4);
+        }
+    }
+}
+
 #[test]
 fn a_tcp_connection() {
     for v6 in [false, true] {

@@ -206,7 +206,7 @@ impl Nat {
     #[inline]
     pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let verdict = match packet.kind {
-            Kind::Opens | Kind::Reply => self.outbound_session(packet, now),
+            Kind::Opens | Kind::Asks | Kind::Reply => self.outbound_session(packet, now),
             Kind::Error(quoted) => self.outbound_error(packet.key, quoted, now),
             Kind::LaterFragment => self.later_fragment(packet, Side::Inside),
         };
@@ -217,7 +217,7 @@ impl Nat {
     #[inline]
     pub fn inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let verdict = match packet.kind {
-            Kind::Opens | Kind::Reply => {
+            Kind::Opens | Kind::Asks | Kind::Reply => {
                 let verdict = self.inbound_session(packet, now);
                 self.counters.unsolicited +=
                     u64::from(matches!(verdict, Verdict::Rewrite { session: NONE, .. }));

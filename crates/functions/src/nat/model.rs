@@ -341,9 +341,12 @@ proptest! {
             let now = Nanos(model.now);
             match op {
                 Op::Out { protocol, host, port, remote, remote_port, flags } => {
-                    let remote_port = if protocol == 1 { 0x0800 } else { remote_port };
+                    let (kind, remote_port) = match protocol {
+                        1 => (Kind::Asks, 0x0800),
+                        _ => (Kind::Opens, remote_port),
+                    };
                     let key = key_of(protocol, host, port, remote, remote_port);
-                    let packet = packet(key, Kind::Opens, if protocol == 6 { flags } else { 0 });
+                    let packet = packet(key, kind, if protocol == 6 { flags } else { 0 });
                     let verdict = nat.outbound(&packet, now);
                     // The other NAT goes the short way where there is one.
                     let session = again.prefetch_session(Side::Inside, again.hash(&packet));

@@ -73,8 +73,11 @@ impl Tuple {
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// May begin a session: TCP, UDP, an ICMP request, another protocol.
+    /// May begin a session: TCP, UDP, another protocol.
     Opens,
+    /// An ICMP request: may begin a session from inside, and belongs to none where it comes from outside. Its
+    /// key may be that of a reply, whose identifier can be any number.
+    Asks,
     /// An ICMP reply: belongs to a session or to nothing.
     Reply,
     /// An ICMP error: the key of the packet that it quotes.
@@ -167,7 +170,7 @@ impl Packet {
                 Ok(plain(Kind::Opens, (ports >> 16) as u16, ports as u16, flags))
             }
             ICMP => match Icmp::read(ip, header.len)? {
-                Icmp::Query { asker, other, request: true } => Ok(plain(Kind::Opens, asker, other, 0)),
+                Icmp::Query { asker, other, request: true } => Ok(plain(Kind::Asks, asker, other, 0)),
                 Icmp::Query { asker, other, request: false } => Ok(plain(Kind::Reply, other, asker, 0)),
                 Icmp::Error => {
                     let quoted = ip.get(header.len + 8..).ok_or(ReadError::Truncated)?;

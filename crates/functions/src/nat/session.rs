@@ -85,7 +85,9 @@ impl Nat {
     pub(super) fn outbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let key = packet.key;
         let hash = self.sessions.hash(&key);
-        match self.sessions.find(&key, hash) {
+        // A reply answers a stranger, by a static mapping.
+        let found = if packet.kind == Kind::Reply { None } else { self.sessions.find(&key, hash) };
+        match found {
             Some(id) if !self.sessions.is_due(id, now) => self.continue_outbound(id, packet, now),
             past => {
                 if let Some(id) = past {
@@ -98,7 +100,8 @@ impl Nat {
 
     #[inline]
     pub(super) fn inbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
-        match self.find_outside(packet.key) {
+        let found = if packet.kind == Kind::Asks { None } else { self.find_outside(packet.key) };
+        match found {
             Some(id) if !self.sessions.is_due(id, now) => {
                 self.note_use(id, Side::Outside, packet.tcp_flags, now);
                 Verdict::Rewrite { rewrite: self.inbound_rewrite(id, packet.key), session: id }
@@ -230,7 +233,7 @@ impl Nat {
         }
         let begins = match from.protocol {
             TCP => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
-            _ => packet.kind == Kind::Opens,
+            _ => matches!(packet.kind, Kind::Opens | Kind::Asks),
         };
         // A stranger whom the filter let in left no trace; that the inside host answers him is no reason to
         // doubt it.

@@ -44,6 +44,30 @@ pub(super) fn expect(nat: &mut Nat, side: Side, mut packet: Vec<u8>, expected: &
     assert_eq!(packet, expected);
 }
 
+/// An identifier is any number, also that of a type as a key has it where a port would be.
+#[test]
+fn a_request_from_outside_belongs_to_no_session() {
+    let mut nat = Nat::new(&config()).unwrap();
+    for (ask, id) in [(8, 0x0800), (8, 0x0d00), (13, 0x0800)] {
+        let went = ipv4(1, EXT, R, &echo(ask, id, b"x"));
+        expect(&mut nat, Side::Inside, ipv4(1, A, R, &echo(ask, id, b"x")), &went);
+        for other in [8, 13] {
+            for id in [0x0800, 0x0d00] {
+                let mut packet = ipv4(1, R, EXT, &echo(other, id, b"x"));
+                let verdict = send(&mut nat, Side::Outside, &mut packet, NOW);
+                assert_eq!(verdict, Verdict::Drop(DropReason::NoMapping));
+                // The short way to a session that was found ahead.
+                let packet = Packet::read(&packet, 0).unwrap();
+                let session = nat.prefetch_session(Side::Outside, nat.hash(&packet));
+                assert_eq!(nat.known_inbound(&packet, session, NOW), None);
+            }
+        }
+        let came = ipv4(1, R, A, &echo(if ask == 8 { 0 } else { 14 }, id, b"x"));
+        let answer = echo(if ask == 8 { 0 } else { 14 }, id, b"x");
+        expect(&mut nat, Side::Outside, ipv4(1, R, EXT, &answer), &came);
+    }
+}
+
 #[test]
 fn an_echo_goes_out_and_comes_back() {
     let mut nat = Nat::new(&config()).unwrap();
