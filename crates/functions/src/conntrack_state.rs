@@ -2,8 +2,8 @@
 //!
 //! A record is 56 bytes, integers in little-endian order: source and destination of the packet that began the
 //! connection (16 bytes each, IPv4 addresses as `::ffff:a.b.c.d`), their ports (2 each), protocol, flags
-//! (1: answered, 2: a SYN came before it was over), TCP state, class, the time that is left (8, in ns) and
-//! the age (8, in ns).
+//! (1: answered, 2: a SYN came before it was over, 4: addresses that read as IPv4's are IPv6's), TCP state,
+//! class, the time that is left (8, in ns) and the age (8, in ns).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -33,6 +33,9 @@ const RECORD: usize = 56;
 const REPLIED: u8 = 1;
 /// Its opener sent a SYN though it was not over.
 const AGAIN: u8 = 2;
+/// Its packets are of IPv6, though their addresses begin with `::ffff:0:0/96`: nobody should send such, but
+/// anybody can.
+const MAPPED: u8 = 4;
 /// Places of IPv6 connections begin here.
 const V6: u32 = 1 << 31;
 
@@ -57,9 +60,13 @@ fn put_address(out: &mut Vec<u8>, address: IpAddr) {
     out.extend(address.octets());
 }
 
-fn address(bytes: [u8; 16]) -> IpAddr {
+fn address(bytes: [u8; 16], mapped: bool) -> IpAddr {
     let address = Ipv6Addr::from(bytes);
-    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    address.to_ipv4_mapped().filter(|_| !mapped).map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+fn is_mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
 impl Record {
@@ -68,8 +75,9 @@ impl Record {
         put_address(out, self.key.dst());
         out.extend(self.key.src_port().to_le_bytes());
         out.extend(self.key.dst_port().to_le_bytes());
-        let again = if self.again { AGAIN } else { 0 };
-        let flags = if self.replied { REPLIED | again } else { again };
+        let mapped = is_mapped(self.key.src()) || is_mapped(self.key.dst());
+        let flags = [(self.replied, REPLIED), (self.again, AGAIN), (mapped, MAPPED)];
+        let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         out.extend([self.key.protocol(), flags, self.tcp as u8, self.class as u8]);
         out.extend(self.left.to_le_bytes());
         out.extend(self.age.to_le_bytes());
@@ -77,9 +85,11 @@ impl Record {
 
     fn read(record: &[u8]) -> Option<Self> {
         let mut fields = Fields(record);
-        let (src, dst) = (address(fields.bytes()), address(fields.bytes()));
+        let (src, dst) = (fields.bytes(), fields.bytes());
         let (src_port, dst_port) = (fields.u16(), fields.u16());
         let [protocol, flags, tcp, class] = fields.bytes();
+        let mapped = flags & MAPPED != 0;
+        let (src, dst) = (address(src, mapped), address(dst, mapped));
         let plain = FlowKey::new(&[], src, dst, protocol, 0, 0).ok()?;
         let (tcp, class) = (TcpState::of_number(tcp)?, *Class::ALL.get(usize::from(class))?);
         let key = with_ports(plain, src_port, dst_port);
@@ -187,6 +197,7 @@ impl Conntrack {
 mod tests {
     use super::super::{ConntrackConfig, Tracked};
     use super::*;
+    use crate::test_packets::{echo, ipv4, ipv6, udp};
     use proptest::prelude::*;
     use slipstream_wire::{LinkType, classify};
 
@@ -256,6 +267,46 @@ mod tests {
                 let (one, other) = (offer(&mut stays, &packet, Nanos(now)), offer(&mut restarts, &packet, Nanos(now)));
                 prop_assert_eq!(one, other, "packet {}", n);
             }
+        }
+
+        /// What a connection is doesn't change by a restart: one of IPv6 is none of IPv4, whatever its
+        /// addresses look like, and a ping stays with the end that asked.
+        #[test]
+        fn a_connection_is_restored_as_what_it_was(
+            hosts in proptest::collection::vec((0..6_usize, 0..6_usize), 1..20),
+            ids in proptest::collection::vec(prop_oneof![Just(0x0800_u16), Just(0x8000), 1..4_u16], 20),
+            ping: bool,
+        ) {
+            let six = |n: usize| match n {
+                0..3 => Ipv6Addr::from_bits(0xffff_0a00_0000 | n as u128),
+                _ => Ipv6Addr::from_bits(0x2001_0db8 << 96 | n as u128),
+            };
+            let now = Nanos(1_000_000_000_000);
+            let mut before = Conntrack::new(&ConntrackConfig::default());
+            let mut packets = Vec::new();
+            for ((from, to), id) in hosts.into_iter().zip(ids) {
+                let (v6, v4, body) = match ping {
+                    true => (58, 1, [echo(128, id, b"x"), echo(8, id, b"x")]),
+                    false => (17, 17, [udp(id, 53, b"x"), udp(id, 53, b"x")]),
+                };
+                packets.push(ipv6(v6, six(from), six(to), &body[0]));
+                packets.push(ipv4(v4, 0x0a00_0000 | from as u32, 0x0a00_0000 | to as u32, &body[1]));
+                if from != to {
+                    offer(&mut before, &packets[packets.len() - 2], now);
+                }
+            }
+            let mut after = Conntrack::new(&ConntrackConfig::default());
+            let state = saved(&before, now);
+            prop_assert!(state.chunks(RECORD).all(|record| after.restore(record, 0, now)));
+            for packet in &packets {
+                let known = [&before, &after].map(|conntrack| {
+                    let tracked = Tracked::read(packet, &classify(LinkType::RawIp, packet).unwrap());
+                    conntrack.look_up(&tracked, now).connection().is_some()
+                });
+                prop_assert_eq!(known[0], known[1]);
+            }
+            prop_assert!(state.chunks(RECORD).all(|record| describe(record).is_some() && after.forget(record)));
+            prop_assert_eq!(after.connections(), 0);
         }
 
         /// Any bytes are a record, or are refused.
