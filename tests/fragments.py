@@ -49,11 +49,15 @@ class Datagrams:
 
     def __init__(self, version, count, seed, link):
         self.version, self.link, self.random = version, link, random.Random(seed)
-        self.kinds, timed = [], []
+        # Those of which some first fragment ends before TCP's flags.
+        self.kinds, self.headless, timed = [], set(), []
         for number in range(count):
             kind = self.random.choice([k for k in self.KINDS if version == 4 or k != "empty"])
             self.kinds.append(kind)
-            frames = [self._frame(number, *piece) for piece in self._pieces(kind, self._payload(number, kind))]
+            pieces = self._pieces(kind, self._payload(number, kind))
+            if version == 4 and any(protocol == TCP and at == 0 and len(data) < 14 for protocol, at, data, _, cut in pieces if cut):
+                self.headless.add(number)
+            frames = [self._frame(number, *piece) for piece in pieces]
             # Those of neighbours come between each other, each datagram's in their order.
             times = sorted(number + self.random.random() * self.random.choice((0.1, 30)) for _ in frames)
             timed += zip(times, frames)
@@ -196,7 +200,8 @@ def check(case, binary, scratch, version, flavour, count, seed):
         case.equal(report["left_inside"], 0, "left inside")
         ours, parts = passed(scratch / "ours.pcap", version)
         case.equal(parts, set(), "datagrams that we sent on in part")
-        differ = [n for n in range(count) if kernel.get(n) != ours.get(n)]
+        # Of those without a header ours drops the fragment, whatever that was: the table in the book says so.
+        differ = [n for n in range(count) if kernel.get(n) != ours.get(n) and n not in made.headless]
         shown = [f"{n}, {made.kinds[n]}: {kernel.get(n)} against {ours.get(n)}" for n in differ[:5]]
         case.check(not differ, f"{tool} against firewall({settings}): {len(differ)} datagrams differ: {shown}")
     case.check(0.2 < len(kernel) / count < 0.8, f"{len(kernel)} of {count} datagrams pass, which says little")

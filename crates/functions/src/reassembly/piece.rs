@@ -11,6 +11,8 @@ use slipstream_core::stage::Context;
 
 /// Bytes of an IPv6 fragment header.
 const FRAGMENT_HEADER: usize = 8;
+/// Bytes of a TCP header up to the flags.
+const TCP_FLAGS: usize = 14;
 /// The longest payload of an IPv6 packet, in bytes.
 const LONGEST: usize = 65_535;
 
@@ -34,7 +36,10 @@ pub(super) struct Piece {
 
 impl Piece {
     /// Reads a fragment. `None` where its headers say what can't be: an end before its beginning, or more
-    /// bytes than there were on the wire; and for a first fragment of IPv6 without all headers.
+    /// bytes than there were on the wire; and for a first fragment of IPv6 without all headers, or of IPv4's
+    /// TCP without flags (RFC 1858 §3, RFC 3128). Fragments travel on by themselves: who sees to it that some
+    /// of them get lost, as by their time to live, would have the receiver put the ports of one datagram and
+    /// the flags of another together.
     pub(super) fn read(cx: &Context<'_>, frame: &Frame) -> Option<Self> {
         let key = any_key_of(cx, frame)?;
         let (data, info) = (cx.data(frame), frame.info);
@@ -63,6 +68,9 @@ impl Piece {
             if !has_headers(data.get(l4..captured)?, next) {
                 return None;
             }
+        }
+        if !six && start == 0 && len < TCP_FLAGS && data.get(l3 + 9) == Some(&protocol::TCP) {
+            return None;
         }
         let end = usize::from(start) + len;
         Some(Self {

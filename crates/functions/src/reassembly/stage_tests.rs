@@ -38,7 +38,11 @@ fn sent() -> impl Strategy<Value = Sent> {
         prop::option::weighted(0.15, 0..90_usize),
         prop::collection::vec(0..40_u16, 90),
     )
-        .prop_map(|(kind, size, units, lost, times)| Sent { kind, size, units, lost, times })
+        .prop_map(|(kind, size, units, lost, times)| {
+            // A first fragment of TCP has the flags.
+            let least = if (2..5).contains(&kind) && units > 0 { 2 } else { 0 };
+            Sent { kind, size, units: units.max(least), lost, times }
+        })
 }
 
 /// A datagram, and its fragments.

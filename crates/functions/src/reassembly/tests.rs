@@ -5,7 +5,7 @@ use slipstream_wire::{LinkType, classify};
 
 use super::*;
 use crate::tcp_state::SECOND;
-use crate::test_packets::{filled, ipv4, ipv4_fragment, ipv6, is_right, udp};
+use crate::test_packets::{filled, ipv4, ipv4_fragment, ipv6, is_right, tcp, udp};
 use slipstream_core::frame::Info;
 use slipstream_core::pool::PacketMeta;
 
@@ -389,6 +389,31 @@ fn a_datagram_of_too_many_fragments_goes() {
     let taken: Vec<Taken> = cuts.iter().rev().map(|cut| bench.take(cut, START)).collect();
     assert_eq!(taken.last(), Some(&Taken::Complete));
     assert_eq!(bench.released().1.len(), MOST as usize);
+}
+
+/// Else a receiver could put flags that came with other ports behind these.
+#[test]
+fn a_first_fragment_of_tcp_has_the_flags() {
+    let syn = tcp(5000, 23, 2, &[7; 40]);
+    for (size, reversed) in [8, 16, 24, 32].into_iter().flat_map(|size| [(size, false), (size, true)]) {
+        let mut bench = Bench::new(FragmentLimits::default());
+        let mut cuts = pieces(false, &syn, size);
+        if reversed {
+            cuts.reverse();
+        }
+        let complete = cuts.iter().any(|cut| {
+            let mut packet = cut.packet();
+            packet[9] = 6;
+            bench.take_packet(&filled(packet), START, 0) == Taken::Complete
+        });
+        assert_eq!(complete, size > 8, "{size}");
+        assert_eq!(bench.dropped(DropReason::Malformed), u64::from(size == 8));
+        if complete {
+            bench.released();
+        }
+        bench.reassembler.drain(&mut bench.pool);
+        assert_eq!(bench.pool.live(), 0);
+    }
 }
 
 #[test]
