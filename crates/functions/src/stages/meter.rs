@@ -288,7 +288,7 @@ impl NetworkFunction for MeterStage {
                 continue;
             }
             let dscp = frame.info.tos() >> 2;
-            let bytes = ip_length(fx.cx, frame);
+            let bytes = metered_length(fx.cx, frame);
             let before = if self.aware { self.marks.colour_of(dscp) } else { Colour::Green };
             let colour = meter.colour(marker, bytes, before, now.max(frame.arrival));
             if let Some(n) = self.seen.get_mut(colour as usize) {
@@ -317,6 +317,21 @@ impl Observe for MeterStage {
             visit("long_probes", meters.long_probes());
         }
     }
+}
+
+/// Bytes behind the link-layer header of the shortest Ethernet frame: a shorter packet is padded.
+const SHORTEST: u32 = 46;
+/// Bytes behind a packet and its padding that a link may add at most: the frame's checksum, time stamps of
+/// switches.
+const TRAILER: u32 = 32;
+
+/// Length in bytes by which a packet is metered: that of the IP packet, as its header says. With more behind
+/// it than a link adds it is that of all of it: else who has headers say little sends the rest unmetered.
+#[inline(always)]
+fn metered_length(cx: &Context<'_>, frame: &Frame) -> u32 {
+    let said = ip_length(cx, frame);
+    let there = cx.pool.meta(frame.buf).original_len.saturating_sub(u32::from(frame.info.l3()));
+    if there > said.max(SHORTEST).saturating_add(TRAILER) { there } else { said }
 }
 
 /// Writes a code point; the ECN bits stay. A right header checksum stays right.
