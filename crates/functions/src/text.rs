@@ -38,10 +38,13 @@ impl fmt::Display for RuleSetErrors {
             if i > 0 {
                 f.write_str("\n")?;
             }
-            if let Some(path) = &self.path {
-                write!(f, "{}:{}:{}: ", path.display(), error.line, error.column)?;
+            match &self.path {
+                Some(path) if error.line > 0 => {
+                    write!(f, "{}:{}:{}: {error:#}", path.display(), error.line, error.column)?;
+                }
+                Some(path) => write!(f, "{}: {error}", path.display())?,
+                None => write!(f, "{error}")?,
             }
-            write!(f, "{error}")?;
         }
         if self.more { write!(f, "\nand more after these {}", self.errors.len()) } else { Ok(()) }
     }

@@ -9,8 +9,8 @@ const EXCERPT: usize = 60;
 
 /// A rule that can't be parsed.
 ///
-/// Its `Display` names line and column, shows the line with carets under the error, and ends with a hint
-/// where there is one:
+/// Its `Display` names line and column (`{:#}` does not, for who has named them with the file), shows the line
+/// with carets under the error, and ends with a hint where there is one:
 ///
 /// ```
 /// let error = slipstream_core::rules::Rule::parse("tcp sny").unwrap_err();
@@ -107,10 +107,10 @@ impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line, column, message, .. } = self;
         let Excerpt { text, caret, width } = &*self.excerpt;
-        match line {
-            0 => write!(f, "{message}")?,
-            _ => write!(f, "line {line}, column {column}: {message}")?,
+        if *line > 0 && !f.alternate() {
+            write!(f, "line {line}, column {column}: ")?;
         }
+        f.write_str(message)?;
         let text = text.trim_end();
         if !text.is_empty() {
             write!(f, "\n  | {text}\n  | {:caret$}{:^^width$}", "", "")?;
