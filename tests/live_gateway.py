@@ -11,6 +11,7 @@ everybody does: it asks for them.
 
 import re
 import shutil
+import signal
 import time
 
 import harness
@@ -193,6 +194,45 @@ def restart(case, binary, scratch):
         ended(case, box)
 
 
+def announced(case, binary, scratch):
+    """Hosts that remember another station for the gateway's own addresses are told at the start, and for
+    addresses that a reload adds to the pool with the next packet."""
+    if not case.check(have(case, "ping"), "ping is missing"):
+        return
+    path = configured(scratch)
+    added = "192.0.2.40"
+    with Lan() as net:
+        for end, address in (("b", OUTER), ("b", added), ("c", GATEWAY)):
+            net.ip(end, "neigh", "replace", address, "lladdr", "02:00:00:00:00:99", "dev", f"{end}0", "nud", "stale")
+        box = Middlebox(net, binary, "run", *JSON, path, log=scratch / "log").ready()
+
+        def told(end, address, mac):
+            deadline = time.monotonic() + 5
+            net.sh("a", "ping", "-c", "1", "-W", "1", FAR, check=False)
+            while mac not in (known := net.sh(end, "ip", "neigh", "show", address)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            case.check(mac in known, f"who has {address}, for {end}: {known}")
+
+        told("b", OUTER, "02:00:00:00:00:02")
+        told("c", GATEWAY, "02:00:00:00:00:01")
+        path.write_text(path.read_text().replace('pool = ["192.0.2.8/30"]', f'pool = ["192.0.2.8/30", "{added}"]'))
+        box.child.send_signal(signal.SIGHUP)
+        case.check(logged(scratch / "log", " reloaded "), "reloaded")
+        told("b", added, "02:00:00:00:00:02")
+        ended(case, box)
+
+
+def logged(log, wanted, seconds=5):
+    """The line of a log that has this, once it is there."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for line in log.read_text().splitlines():
+            if wanted in line:
+                return line
+        time.sleep(0.05)
+    return ""
+
+
 def forged(case, binary, scratch):
     """Nobody outside sends as from the LAN, whose addresses the firewall lets begin what they like."""
     if not case.check(have(case, "ping"), "ping is missing"):
@@ -209,4 +249,4 @@ def forged(case, binary, scratch):
             case.equal(stages["r"]["dropped"].get("martian", 0), 6, "martian packets")
 
 
-GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, forged)
+GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, announced, forged)

@@ -317,8 +317,8 @@ fn number(frame: &[u8]) -> usize {
     u32::from_be_bytes(frame[42..46].try_into().unwrap()) as usize
 }
 
-/// Packets that the router makes of itself: it asks whether anybody else has the address that it answers for.
-const ASKED: u64 = 1;
+/// Packets that the router makes of itself: it announces an address on each of its two links.
+const ANNOUNCED: u64 = 2;
 
 /// Runs frames through a gateway between two cards that share memory of so many buffers.
 fn run(frames: Vec<Vec<u8>>, buffers: usize, kept: usize) -> (RunReport, Wire) {
@@ -366,7 +366,7 @@ fn packets_leave_from_where_they_came() {
         assert_eq!((&frame[..12], frame[22]), (&[2, 0, 0, 0, 0, 0xc8, 2, 0, 0, 0, 0, 2][..], 63));
         assert_eq!((&frame[26..30], &frame[42..]), (&[192, 0, 2, 2][..], &before[42..]));
     }
-    assert_eq!(wire.taken + wire.copied, ASKED, "a packet was stored anew");
+    assert_eq!(wire.taken + wire.copied, ANNOUNCED, "a packet was stored anew");
 }
 
 /// Packets that stages make are put into the card's buffers, as long as it has any for them; then beside
@@ -375,13 +375,13 @@ fn packets_leave_from_where_they_came() {
 fn packets_that_stages_make_find_room() {
     let frames: Vec<_> = (0..200).map(|n| frame(n, 10, if n % 2 == 0 { 1 } else { 9 }, 53, 100)).collect();
     let (_, wire) = run(frames.clone(), 512, 0);
-    assert_eq!((wire.left.len(), wire.taken, wire.copied), (200, 100 + ASKED, 0));
+    assert_eq!((wire.left.len(), wire.taken, wire.copied), (200, 100 + ANNOUNCED, 0));
     let errors = wire.left.iter().filter(|(frame, _)| frame[23] == 1 && frame[34..36] == [11, 0]);
     assert_eq!(errors.count(), 100);
 
     let (report, wire) = run(frames, 32, 32);
-    assert_eq!((wire.left.len(), wire.taken, wire.copied), (100, 0, 100 + ASKED));
-    assert_eq!(dropped(&report, DropReason::NotSent), 100 + ASKED);
+    assert_eq!((wire.left.len(), wire.taken, wire.copied), (100, 0, 100 + ANNOUNCED));
+    assert_eq!(dropped(&report, DropReason::NotSent), 100 + ANNOUNCED);
 }
 
 /// A pool that is not the card's is an error of the port, in its own words.

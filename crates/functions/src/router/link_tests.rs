@@ -485,3 +485,46 @@ proptest! {
         prop_assert_eq!(together, one_by_one(&mut twin, &sent));
     }
 }
+
+/// The addresses that the next packet has the router announce, each with its port.
+fn announced(links: &mut Links) -> Vec<(u8, IpAddr)> {
+    let says = |frame: &[u8]| match frame[12..14] {
+        [8, 6] if frame[28..32] == frame[38..42] => {
+            <[u8; 4]>::try_from(&frame[28..32]).ok().map(IpAddr::from)
+        }
+        [0x86, 0xdd] if frame[54] == 136 => <[u8; 16]>::try_from(&frame[62..78]).ok().map(IpAddr::from),
+        _ => None,
+    };
+    let out = links.send(0, &framed(1, &datagram(address("192.0.2.254"), 9, b"x")));
+    out.iter().filter_map(|(port, frame)| Some((*port, says(frame)?))).collect()
+}
+
+/// Other hosts remember for minutes or hours which station had an address before. So the links are told of
+/// those that are here from the start, and of those that a reload brings, of each once.
+#[test]
+fn addresses_are_announced_when_they_are_new() {
+    use slipstream_core::operate::Operate;
+
+    let mut links = Links::new(INTERFACES, "");
+    assert_eq!(announced(&mut links), [], "in a replay nobody is told");
+    let mut router = Router::with_defaults(super::interfaces(INTERFACES.into_iter()).unwrap(), 3);
+    router.unannounced = proxy::to_announce(&router.interfaces, None);
+    links.stage = PerPacket::new(router);
+    let mut own = announced(&mut links);
+    own.retain(|(_, address)| address.is_ipv4());
+    assert_eq!(own, [(0, address("10.0.0.1")), (1, address("192.0.2.1"))]);
+    let mut reload = |pool: &[&str]| {
+        let mut all = super::interfaces(INTERFACES.into_iter()).unwrap();
+        all[1].proxied = pool.iter().map(|net| net.parse().unwrap()).collect();
+        let all: std::sync::Arc<[Interface]> = all.into();
+        let fib = Fib::build(&all, &[]).unwrap();
+        let operate: &mut dyn Operate = links.stage.operate().unwrap();
+        drop(operate.update(super::stage::update_of(all, fib), Nanos(links.now + 1)));
+    };
+    reload(&["192.0.2.8/31"]);
+    reload(&["192.0.2.8/31", "2001:db8::9/128"]);
+    reload(&["192.0.2.8/31", "192.0.2.1/32", "2001:db8::9/128"]);
+    let pool = ["192.0.2.8", "192.0.2.9", "2001:db8::9"].map(|text| (1, address(text)));
+    assert_eq!(announced(&mut links), pool);
+    assert_eq!(announced(&mut links), []);
+}

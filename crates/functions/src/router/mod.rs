@@ -41,6 +41,7 @@ mod watch;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use slipstream_wire::protocol::ETHERTYPE_ARP;
 use slipstream_wire::{Flags, LinkType};
 
@@ -102,8 +103,8 @@ pub struct Router {
     last_error: Option<String>,
     /// The neighbour that the last decision sends to, if it does so because of what it said.
     towards: Option<u32>,
-    /// The links have not been told yet which translated addresses are here.
-    unannounced: bool,
+    /// Addresses, each with its port, of which the links have not been told yet that they are here.
+    unannounced: Vec<(u8, IpNet)>,
     /// The routes that sources of packets need.
     reverse_path: ReversePath,
     /// Neighbours that ask are answered: of several shards, which all hear them, the first one does.
@@ -294,7 +295,7 @@ impl Router {
     fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
         self.towards = None;
-        if self.unannounced {
+        if !self.unannounced.is_empty() {
             self.announce(fx);
         }
         let Addresses { src, dst, to } = match self.read(fx.cx, frame) {

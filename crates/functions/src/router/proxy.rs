@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use slipstream_wire::protocol::{ICMP, ICMPV6};
 
-use super::{Decision, FunctionContext, Router, discovery};
+use super::{Decision, FunctionContext, Interface, Router, discovery};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason};
 
-/// Addresses of an interface that are announced at the start.
+/// Addresses of an interface that are announced at a time.
 const MAX_ANNOUNCED: usize = 256;
 /// Types of echo requests.
 const ECHO_V4: u8 = 8;
@@ -55,14 +55,27 @@ impl Router {
         })
     }
 
-    /// Tells the links which translated addresses are here (RFC 5227 §2.3, RFC 4861 §7.2.6): a host that had
-    /// the address before, or another router, may have left entries in their tables.
+    /// Takes note of addresses that were not those of the interfaces `before`. One that is gone before its
+    /// link was told is announced no more.
+    pub(super) fn announce_new(&mut self, before: &[Interface]) {
+        let all = to_announce(&self.interfaces, None);
+        self.unannounced.retain(|one| all.contains(one));
+        for one in to_announce(&self.interfaces, Some(before)) {
+            if !self.unannounced.contains(&one) {
+                self.unannounced.push(one);
+            }
+        }
+    }
+
+    /// Tells the links which addresses are here (RFC 5227 §2.3, RFC 4861 §7.2.6): a host that had the address
+    /// before, or another router, may have left entries in their tables.
     #[inline(never)]
     pub(super) fn announce(&mut self, fx: &mut FunctionContext<'_, '_>) {
-        self.unannounced = false;
+        let new = std::mem::take(&mut self.unannounced);
         let mut message = std::mem::take(&mut self.message);
         for (port, interface) in (0u8..).zip(&*self.interfaces.clone()) {
-            for address in interface.proxied.iter().flat_map(each).take(MAX_ANNOUNCED) {
+            let here = new.iter().filter(|(at, _)| *at == port);
+            for address in here.flat_map(|(_, net)| each(net)).take(MAX_ANNOUNCED) {
                 if discovery::announcement(interface, address, &mut message) {
                     self.counters.announcements += 1;
                     self.emit(fx, port, &message);
@@ -71,6 +84,24 @@ impl Router {
         }
         self.message = message;
     }
+}
+
+/// The addresses, each with its port, of which the links are to be told: those of the interfaces themselves
+/// and what is translated behind them, but for what was `before`.
+pub(super) fn to_announce(interfaces: &[Interface], before: Option<&[Interface]>) -> Vec<(u8, IpNet)> {
+    let mut all = Vec::new();
+    for (number, interface) in interfaces.iter().enumerate() {
+        let own = interface.addresses.iter().map(|net| IpNet::from(net.addr()));
+        let own = own.filter(|net| !interface.translates(net.addr()));
+        let known = before.and_then(|before| before.get(number));
+        let is_new = |net: &IpNet| {
+            known.is_none_or(|i| !i.owns(net.addr()) && !i.proxied.iter().any(|old| old.contains(net)))
+        };
+        all.extend(
+            own.chain(interface.proxied.iter().copied()).filter(is_new).map(|net| (number as u8, net)),
+        );
+    }
+    all
 }
 
 /// All addresses of a prefix: a pool has no network or broadcast address.

@@ -11,7 +11,7 @@ use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local
 use super::neighbours::{self, Neighbours};
 use super::reverse::ReversePath;
 use super::watch::Watch;
-use super::{Counters, Router};
+use super::{Counters, Router, proxy};
 use crate::{DECIDE, RateLimiter, stage_of};
 use slipstream_core::operate::{Operate, Reloading, Update};
 use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties};
@@ -183,7 +183,8 @@ const RELOAD: Reloading = Reloading {
             }
             None => (None, Fib::build(&interfaces, &[]).unwrap_or_default()),
         };
-        Ok(Box::new(RouterUpdate { interfaces, watch, fib, limiter, reverse_path }))
+        let announces = announces(site);
+        Ok(Box::new(RouterUpdate { interfaces, watch, fib, limiter, reverse_path, announces }))
     },
 };
 
@@ -194,21 +195,26 @@ struct RouterUpdate {
     fib: Fib,
     limiter: RateLimiter,
     reverse_path: ReversePath,
+    /// The links are told of addresses that are new.
+    announces: bool,
 }
 
 /// Other settings with these routes, which no file has.
 #[cfg(test)]
 pub(super) fn update_of(interfaces: Arc<[Interface]>, fib: Fib) -> Update {
     let (limiter, reverse_path) = (RateLimiter::new(1000, 50), ReversePath::Off);
-    Box::new(RouterUpdate { interfaces, watch: None, fib, limiter, reverse_path })
+    Box::new(RouterUpdate { interfaces, watch: None, fib, limiter, reverse_path, announces: true })
 }
 
 impl Operate for Router {
     fn update(&mut self, new: Update, now: Nanos) -> Update {
         match new.downcast::<RouterUpdate>() {
             Ok(mut update) => {
-                let RouterUpdate { interfaces, watch, fib, limiter, reverse_path } = &mut *update;
+                let RouterUpdate { interfaces, watch, fib, limiter, reverse_path, announces } = &mut *update;
                 std::mem::swap(&mut self.interfaces, interfaces);
+                if *announces {
+                    self.announce_new(interfaces);
+                }
                 std::mem::swap(&mut self.watch, watch);
                 std::mem::swap(&mut self.limiter, limiter);
                 std::mem::swap(&mut self.reverse_path, reverse_path);
@@ -262,7 +268,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     let mut router = Router::new(interfaces, bounds, site.seed);
     router.answers = site.shard.number == 0;
-    router.unannounced = site.live && router.answers;
+    if announces(site) {
+        router.unannounced = proxy::to_announce(&router.interfaces, None);
+    }
     router.limiter = limiter(settings);
     router.reverse_path = ReversePath::named(settings.text("reverse_path"));
     for text in self::texts(settings, "neighbours") {
@@ -300,6 +308,11 @@ fn texts<'a>(settings: &'a Settings, name: &str) -> Vec<&'a str> {
         _ => None,
     };
     settings.list(name).iter().filter_map(text).collect()
+}
+
+/// Says that a router tells the links which addresses are here: one at work, and of several shards the first.
+fn announces(site: &Site<'_>) -> bool {
+    site.live && site.shard.number == 0
 }
 
 impl Router {
@@ -343,7 +356,7 @@ impl Router {
             capture: 0,
             last_error: None,
             towards: None,
-            unannounced: false,
+            unannounced: Vec::new(),
             reverse_path: ReversePath::Off,
             answers: true,
             scratch: Vec::new(),
