@@ -233,6 +233,26 @@ def logged(log, wanted, seconds=5):
     return ""
 
 
+def told_in_the_log(case, binary, scratch):
+    """The log tells of a link that takes less than the router sends, and of the system's addresses on an
+    interface."""
+    if not case.check(have(case, "ping"), "ping is missing"):
+        return
+    path, log = configured(scratch), scratch / "log"
+    with Lan() as net:
+        net.ip("m", "addr", "add", "10.0.0.77/24", "dev", "ma")
+        box = Middlebox(net, binary, "run", *JSON, path, log=log).ready()
+        line = logged(log, "addresses on the interface")
+        case.check('port="lan"' in line and 'addresses="10.0.0.77"' in line, f"addresses: {line}")
+        case.check("too long for the link" not in log.read_text(), "the MTU of before is right")
+        net.ip("m", "link", "set", "dev", "mb", "mtu", 1400)
+        line = logged(log, "too long for the link")
+        case.check(all(w in line for w in ('interface="mb"', "mtu=1400", 'router="r"', "router_mtu=1500")), f"MTU: {line}")
+        net.ip("m", "link", "set", "dev", "mb", "mtu", 1500)
+        case.check(logged(log, "link takes all packets"), "the MTU is as it was")
+        ended(case, box)
+
+
 def forged(case, binary, scratch):
     """Nobody outside sends as from the LAN, whose addresses the firewall lets begin what they like."""
     if not case.check(have(case, "ping"), "ping is missing"):
@@ -249,4 +269,5 @@ def forged(case, binary, scratch):
             case.equal(stages["r"]["dropped"].get("martian", 0), 6, "martian packets")
 
 
-GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, announced, forged)
+GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, announced, told_in_the_log,
+            forged)

@@ -214,6 +214,36 @@ struct Interfaces {
     all: Vec<Interface>,
 }
 
+/// The longest packets that a router sends to a link.
+struct Longest {
+    router: String,
+    mtu: u32,
+    /// The MTU of the link that was told to be too small, if one was.
+    told: Option<u32>,
+}
+
+/// A change of what a link takes.
+#[derive(Debug, PartialEq, Eq)]
+enum Fit {
+    /// Packets of the router may be too long for it.
+    TooSmall,
+    /// They no longer are.
+    Enough,
+}
+
+impl Longest {
+    /// Compares the MTU of the link with that of the router; what changed is to be told.
+    fn compare(&mut self, mtu: u32) -> Option<Fit> {
+        let small = (mtu < self.mtu).then_some(mtu);
+        let before = std::mem::replace(&mut self.told, small);
+        match (before, small) {
+            (before, Some(_)) if before != small => Some(Fit::TooSmall),
+            (Some(_), None) => Some(Fit::Enough),
+            _ => None,
+        }
+    }
+}
+
 /// The interface of a stage.
 struct Interface {
     port: String,
@@ -222,10 +252,13 @@ struct Interface {
     number: Option<u32>,
     /// The state in which it was last seen.
     before: Option<LinkState>,
+    /// The packets that a router sends there.
+    longest: Option<Longest>,
 }
 
 impl Interfaces {
     fn of(plan: &Plan) -> Self {
+        let longest = plan.longest_packets();
         let named = plan.stages.iter().filter(|s| s.kind.live()).filter_map(|s| {
             let interface = s.settings.text("interface");
             (!interface.is_empty()).then(|| Interface {
@@ -233,6 +266,11 @@ impl Interfaces {
                 name: interface.to_owned(),
                 number: number_of(interface),
                 before: None,
+                longest: longest.iter().find(|l| l.port == s.name).map(|l| Longest {
+                    router: l.router.clone(),
+                    mtu: l.mtu,
+                    told: None,
+                }),
             })
         });
         Self { links: Links::new().ok(), all: named.collect() }
@@ -240,7 +278,7 @@ impl Interfaces {
 
     fn look(&mut self) {
         let Some(links) = &self.links else { return };
-        for Interface { port, name: interface, number, before } in &mut self.all {
+        for Interface { port, name: interface, number, before, longest } in &mut self.all {
             let name = number.and_then(name_of);
             // One that was not there yet is known by its name.
             let now = match (&name, *number) {
@@ -250,6 +288,22 @@ impl Interfaces {
             if let Some(name) = name.filter(|name| name != interface) {
                 info!(target: LIVE, port, interface, name, "link renamed");
                 *interface = name;
+            }
+            if let Some(longest) = longest
+                && let Some(mtu) = links.mtu(interface)
+            {
+                let (fit, router, router_mtu) = (longest.compare(mtu), &longest.router, longest.mtu);
+                match fit {
+                    Some(Fit::TooSmall) => warn!(
+                        target: LIVE, port, interface, mtu, router, router_mtu,
+                        "the router may send packets that are too long for the link: they are lost, and their senders not told; \
+                         give its interface `mtu {mtu}`"
+                    ),
+                    Some(Fit::Enough) => {
+                        info!(target: LIVE, port, interface, mtu, router, "link takes all packets")
+                    }
+                    None => {}
+                }
             }
             let was = before.replace(now);
             if was == Some(now) || was.is_none() && now == LinkState::Up {
@@ -417,6 +471,14 @@ mod tests {
             matches!(told.as_slice(), [(19, Notice::Late { hold_ns: 64_000, p99_ns }), (29, Notice::OnTime { .. })] if *p99_ns > 900_000),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn a_link_that_takes_less_than_its_router_sends_is_told_once() {
+        let mut longest = Longest { router: "r".into(), mtu: 1500, told: None };
+        let fits = [1500, 1400, 1400, 1300, 9000, 1500].map(|mtu| longest.compare(mtu));
+        let small = || Some(Fit::TooSmall);
+        assert_eq!(fits, [None, small(), None, small(), Some(Fit::Enough), None]);
     }
 
     #[test]

@@ -320,6 +320,8 @@ pub struct Attachment {
     pub addresses: Vec<IpNet>,
     /// Stations on the link ask for its addresses (ARP, neighbour discovery), and it answers.
     pub answers: bool,
+    /// Bytes of the longest IP packet that leaves by it.
+    pub mtu: u32,
 }
 
 /// Endpoints that packets to the outside get for their own. Where a packet from outside belongs, its external

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_int, c_ulong};
 use std::io;
 use std::mem::zeroed;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 
@@ -57,8 +58,25 @@ impl Links {
         }
     }
 
+    /// The MTU of the interface of this name, in bytes of IP packet; none where it can't be told.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn mtu(&self, name: &str) -> Option<u32> {
+        let request = self.ask(name, libc::SIOCGIFMTU as c_ulong)?;
+        // SAFETY: a request that succeeded filled this field of the union, a number.
+        u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+    }
+
     #[allow(unsafe_code)]
     fn flags(&self, name: &str) -> Option<c_int> {
+        let request = self.ask(name, libc::SIOCGIFFLAGS as c_ulong)?;
+        // SAFETY: a request that succeeded filled this field of the union, a number.
+        Some(c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
+    }
+
+    /// What an interface answers to a request that reads its name and fills in the union.
+    #[allow(unsafe_code)]
+    fn ask(&self, name: &str, ask: c_ulong) -> Option<libc::ifreq> {
         // SAFETY: all bytes zero are an `ifreq`: a name, and numbers.
         let mut request: libc::ifreq = unsafe { zeroed() };
         // The last byte stays 0 and ends the name.
@@ -69,12 +87,10 @@ impl Links {
         for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *place = byte as _;
         }
-        let ask = libc::SIOCGIFFLAGS as c_ulong;
         // SAFETY: the request reads the name, which ends with a zero, and writes into the `ifreq`, which
         // outlives it.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), ask as _, &mut request) };
-        // SAFETY: a request that succeeded filled this field of the union, a number.
-        (result >= 0).then(|| c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
+        (result >= 0).then_some(request)
     }
 }
 
@@ -98,6 +114,59 @@ pub fn name_of(number: u32) -> Option<String> {
     Some(name.to_string_lossy().into_owned())
 }
 
+/// The IP addresses that the system has on the interface of this name, but for link-local ones of IPv6, which
+/// it gives every interface by itself.
+#[must_use]
+#[allow(unsafe_code)]
+pub fn addresses_of(name: &str) -> Vec<IpAddr> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: the call writes the pointer, which outlives it.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let mut at: *const libc::ifaddrs = list;
+    // SAFETY: entries, and what they lead to, stay as they are until the list is freed; behind the last one
+    // there is null.
+    while let Some(entry) = unsafe { at.as_ref() } {
+        at = entry.ifa_next;
+        // SAFETY: each entry has a name that ends with a zero.
+        let label = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes();
+        // A further address may have a label of its own, as in eth1:2.
+        let is_of = label.strip_prefix(name.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b':', ..]));
+        if is_of {
+            // SAFETY: the pointer is null, or leads to an address of the family that it says.
+            all.extend(unsafe { ip_of(entry.ifa_addr) });
+        }
+    }
+    // SAFETY: it is the list that was given, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    all
+}
+
+/// The IP address in a socket address, if it is one and not link-local of IPv6.
+///
+/// # Safety
+/// The pointer must be null, or lead to an address that is as long as its family says.
+#[allow(unsafe_code)]
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: as the caller says.
+    match i32::from(unsafe { address.as_ref() }?.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family it is of this type; nothing is said of its alignment.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let v6 = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            (!v6.is_unicast_link_local()).then_some(v6.into())
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,9 +179,19 @@ mod tests {
     }
 
     #[test]
+    fn the_loopback_interface_has_its_address_where_it_is_up() {
+        let up = Links::new().unwrap().state("lo") == LinkState::Up;
+        let all = addresses_of("lo");
+        assert_eq!(up, all.contains(&IpAddr::from([127, 0, 0, 1])), "{all:?}");
+        assert_eq!((addresses_of("l"), addresses_of("no-such-if0")), (vec![], vec![]));
+    }
+
+    #[test]
     fn the_loopback_interface_is_there_and_others_are_not() {
         let links = Links::new().unwrap();
         assert!(matches!(links.state("lo"), LinkState::Up | LinkState::Down), "{:?}", links.state("lo"));
+        assert!(links.mtu("lo").is_some_and(|mtu| mtu >= 1280), "{:?}", links.mtu("lo"));
+        assert_eq!(links.mtu("no-such-if0"), None);
         for name in ["", "no-such-if0", "a-name-that-is-longer-than-any", "lo\0"] {
             let state = links.state(name);
             assert!(state == LinkState::Gone || name == "lo\0", "{name:?}: {state:?}");

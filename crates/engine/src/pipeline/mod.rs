@@ -23,6 +23,7 @@ mod diagnostics;
 mod ends;
 #[cfg(test)]
 mod function_tests;
+mod links;
 #[cfg(test)]
 mod output_tests;
 mod outputs;
@@ -49,6 +50,7 @@ pub use config::{Plan, PlannedStage, Wire};
 pub use contexts::PIPELINE_SETTINGS;
 pub(crate) use diagnostics::Finding;
 pub use diagnostics::{Diagnostic, Diagnostics};
+pub use links::LongestPackets;
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;

@@ -161,7 +161,10 @@ fn asks_neighbours(settings: &Settings) -> bool {
 fn attachments(settings: &Settings) -> Option<Vec<Attachment>> {
     let all = interfaces(settings.texts("interfaces")).ok()?;
     // On links without Ethernet addresses nobody asks.
-    let one = |i: Interface| Attachment { name: i.name, addresses: i.addresses, answers: i.mac.is_some() };
+    let one = |i: Interface| {
+        let answers = i.mac.is_some();
+        Attachment { name: i.name, addresses: i.addresses, answers, mtu: i.mtu }
+    };
     Some(all.into_iter().map(one).collect())
 }
 

@@ -1,0 +1,91 @@
+//! Links of a plan: how long the packets are that routers send there.
+
+use std::collections::BTreeMap;
+
+use super::config::Plan;
+use super::topology::search;
+
+/// The longest packets that a router sends to a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LongestPackets {
+    /// Name of the port by which they leave.
+    pub port: String,
+    /// Name of the router.
+    pub router: String,
+    /// Name of the router's interface.
+    pub interface: String,
+    /// Its MTU, in bytes of IP packet.
+    pub mtu: u32,
+}
+
+impl Plan {
+    /// The longest packets that come from routers to the links of the plan's ports: of several interfaces
+    /// that lead to a port those of the largest MTU. Routers answer what is longer than the MTU of their own
+    /// interface; a link that takes less loses packets, and nobody tells their senders.
+    #[must_use]
+    pub fn longest_packets(&self) -> Vec<LongestPackets> {
+        let mut longest: BTreeMap<usize, LongestPackets> = BTreeMap::new();
+        for (id, stage) in self.stages.iter().enumerate().filter(|(_, s)| s.kind.properties.counts_hops) {
+            let interfaces = (stage.kind.properties.attachments)(&stage.settings).unwrap_or_default();
+            for (number, interface) in interfaces.iter().enumerate() {
+                for port in self.links_behind(id, &[&interface.name, &number.to_string()]) {
+                    let Some(name) = self.stages.get(port).map(|port| port.name.clone()) else { continue };
+                    let (router, mtu) = (stage.name.clone(), interface.mtu);
+                    let new = LongestPackets { port: name, router, interface: interface.name.clone(), mtu };
+                    let known = longest.entry(port).or_insert_with(|| new.clone());
+                    if known.mtu < mtu {
+                        *known = new;
+                    }
+                }
+            }
+        }
+        longest.into_values().collect()
+    }
+
+    /// The ports to links that packets from an output of a router come to, before another router.
+    fn links_behind(&self, router: usize, output: &[&str]) -> Vec<usize> {
+        let mut links = Vec::new();
+        search(router, |from, next| {
+            let leads = |name: &Option<String>| output.contains(&name.as_deref().unwrap_or("0"));
+            for wire in self.wires.iter().filter(|w| w.from == from && (from != router || leads(&w.output))) {
+                let Some(to) = self.stages.get(wire.to) else { continue };
+                if to.kind.properties.faces_a_link {
+                    links.push(wire.to);
+                } else if !to.kind.properties.counts_hops {
+                    next.push(wire.to);
+                }
+            }
+        });
+        links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(graph: &str) -> Plan {
+        Plan::from_graph(graph, None, None, "".as_ref()).unwrap()
+    }
+
+    #[test]
+    fn links_are_held_against_the_routers_that_send_there() {
+        let router = |lan: &str| {
+            format!(
+                "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); lan -> [lan]r :: router(interfaces=[\
+                 \"lan 10.0.0.1/24 02:00:00:00:00:01 mtu 9000\", \"wan 192.0.2.2/24 02:00:00:00:00:02\"]); {lan} \
+                 r[1] -> [inside]n :: nat(pool=[192.0.2.2])[outside] -> reframe -> wan; wan -> [outside]n[inside] -> [wan]r"
+            )
+        };
+        let told = |lan: &str| -> Vec<(String, String, u32)> {
+            plan(&router(lan)).longest_packets().into_iter().map(|l| (l.port, l.interface, l.mtu)).collect()
+        };
+        let all = [("lan".into(), "lan".into(), 9000), ("wan".into(), "wan".into(), 1500)];
+        assert_eq!(told("r[lan] -> lan;"), all);
+        assert_eq!(told("r[lan] -> discard;"), all[1..]);
+        assert_eq!(
+            plan("af_packet(interface=eth1) -> reframe -> af_packet(interface=eth2)").longest_packets(),
+            []
+        );
+    }
+}
