@@ -234,8 +234,8 @@ def logged(log, wanted, seconds=5):
 
 
 def told_in_the_log(case, binary, scratch):
-    """The log tells of a link that takes less than the router sends, and of the system's addresses on an
-    interface."""
+    """The log tells of a link that takes less than the router sends, of the system's addresses on an
+    interface, and of a file of routes that was saved with a mistake."""
     if not case.check(have(case, "ping"), "ping is missing"):
         return
     path, log = configured(scratch), scratch / "log"
@@ -250,6 +250,17 @@ def told_in_the_log(case, binary, scratch):
         case.check(all(w in line for w in ('interface="mb"', "mtu=1400", 'router="r"', "router_mtu=1500")), f"MTU: {line}")
         net.ip("m", "link", "set", "dev", "mb", "mtu", 1500)
         case.check(logged(log, "link takes all packets"), "the MTU is as it was")
+        routes = scratch / "lan_gateway.routes"
+        for text, wanted in ((routes.read_text().replace("via", "vai", 1), "routes refused"), (routes.read_text(), "routes read anew")):
+            # A file that changes within the time stamps' resolution has another length.
+            (scratch / "new").write_text(text + "# changed\n")
+            (scratch / "new").replace(routes)
+            for _ in range(4):
+                net.sh("a", "ping", "-c", "1", "-W", "1", FAR, check=False)
+                if logged(log, wanted, 1):
+                    break
+            line = logged(log, wanted, 0.1)
+            case.check(line and ("vai" in log.read_text()), f"{wanted}: {line}")
         ended(case, box)
 
 

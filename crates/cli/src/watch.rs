@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use slipstream::io::link::{LinkState, Links, name_of, number_of};
 use slipstream::pipeline::Plan;
-use slipstream::runtime::{Monitor, RunReport};
+use slipstream::runtime::{Monitor, RunReport, StageReport};
 use slipstream_report::time;
 use slipstream_stats::Histogram;
 use tracing::{error, info, warn};
@@ -44,6 +44,10 @@ pub(crate) enum Notice {
     Trouble { place: String, reason: String },
     /// It can again.
     TroubleOver { place: String },
+    /// A router's file of routes has changed, and can't be used.
+    Refused { place: String, reason: String },
+    /// It was read anew, and its routes count.
+    Reread { place: String },
     /// Packets that were lost since this was last told.
     Dropping { place: String, reason: String, packets: u64, per_second: f64 },
     /// Packets left later than they were due by more than anybody holds them: their 99th percentile, in ns.
@@ -60,6 +64,10 @@ impl Notice {
             }
             Self::Trouble { place, reason } => error!(target: LIVE, stage = place, reason, "can't write"),
             Self::TroubleOver { place } => info!(target: LIVE, stage = place, "writes again"),
+            Self::Refused { place, reason } => {
+                warn!(target: LIVE, stage = place, reason, "routes refused; those before go on");
+            }
+            Self::Reread { place } => info!(target: LIVE, stage = place, "routes read anew"),
             Self::Dropping { place, reason, packets, per_second } => {
                 let rate = format!("{per_second:.1}");
                 warn!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
@@ -85,6 +93,8 @@ pub(crate) struct Watch {
     lost: BTreeMap<(String, String), (u64, u64)>,
     /// Places that could not write when last seen.
     troubled: BTreeSet<String>,
+    /// By router, how often its routes were refused and how often they were read anew, when last seen.
+    routes: BTreeMap<String, (u64, u64)>,
     looks: u32,
     /// The delay of packets beyond what was due, when the period began.
     excess: Vec<(i64, u64)>,
@@ -106,6 +116,7 @@ impl Watch {
                 None if self.troubled.remove(&place) => notices.push(Notice::TroubleOver { place }),
                 _ => {}
             }
+            notices.extend(self.routes(stage));
         }
         for ((place, reason), now) in losses(report) {
             let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
@@ -123,6 +134,19 @@ impl Watch {
             notices.extend(self.lateness(report));
         }
         notices
+    }
+
+    /// Looks whether a router has read its file of routes anew, or could not.
+    fn routes(&mut self, stage: &StageReport) -> Option<Notice> {
+        let count = |wanted| stage.counters.iter().find(|(name, _)| *name == wanted).map(|(_, n)| *n);
+        let now = (count("route_reload_errors")?, count("route_reloads")?);
+        let before = std::mem::replace(self.routes.entry(stage.name.clone()).or_default(), now);
+        let place = stage.name.clone();
+        let error = stage.report.as_ref().and_then(|report| report.get("routes_error")?.as_str());
+        match error {
+            Some(why) => (now.0 > before.0).then(|| Notice::Refused { place, reason: why.to_owned() }),
+            None => (now.1 > before.1).then_some(Notice::Reread { place }),
+        }
     }
 
     /// Compares the delay of the packets of this period with the longest hold.
@@ -387,7 +411,7 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slipstream::runtime::{StageReport, Tally};
+    use slipstream::runtime::Tally;
     use slipstream::stage::{DropReason, Drops};
 
     fn report(denied: u64, excess: Histogram) -> RunReport {
@@ -454,6 +478,28 @@ mod tests {
         assert_eq!(look(Some("full")), []);
         assert_eq!(look(None), [Notice::TroubleOver { place: place() }]);
         assert_eq!(look(None), []);
+    }
+
+    #[test]
+    fn routes_that_a_router_refuses_are_told_with_the_reason() {
+        let mut watch = Watch::default();
+        let mut look = |refused: u64, taken: u64, why: Option<&str>| {
+            let mut report = report(0, Histogram::new());
+            report.stages[0].counters = vec![("route_reloads", taken), ("route_reload_errors", refused)];
+            report.stages[0].report = why.map(|why| serde_json::json!({ "routes_error": why }));
+            watch.compare(&report)
+        };
+        let refused = |reason: &str| vec![Notice::Refused { place: "fw".into(), reason: reason.into() }];
+        assert_eq!(look(0, 0, None), []);
+        assert_eq!(look(1, 0, Some("line 1: no gateway")), refused("line 1: no gateway"));
+        assert_eq!(look(1, 0, Some("line 1: no gateway")), []);
+        assert_eq!(
+            look(2, 0, Some("line 1: no gateway")),
+            refused("line 1: no gateway"),
+            "it was saved again"
+        );
+        assert_eq!(look(2, 1, None), [Notice::Reread { place: "fw".into() }]);
+        assert_eq!(look(2, 1, None), []);
     }
 
     #[test]
