@@ -264,6 +264,30 @@ def told_in_the_log(case, binary, scratch):
         ended(case, box)
 
 
+def received_twice(case, binary, scratch):
+    """Two stages that receive from one interface, as after a copy that was not changed, are remarked."""
+    path = configured(scratch, (('interface = "mb"', 'interface = "ma"'),))
+    done = harness.Run(binary, ["validate", path])
+    case.equal(done.status, 0, "exit status")
+    case.check("receives from interface `ma`, and so does `lan`" in done.stdout.decode() + done.stderr, done.stderr)
+
+
+def placed(case, binary, scratch):
+    """Mistakes are placed where they were made, and nothing else is said."""
+    one = 'static = ["tcp 10.0.0.6:80 = 192.0.2.8:8080"'
+    for old, new, part, about in (
+            ('pool = ["192.0.2.8/30"]', 'pool = ["192.0.2.8/30", "192.0.2.9"]', "192.0.2.9 is used twice", "pool = "),
+            (one, one + ', "tcp 10.0.0.7:80 = 192.0.2.8:8080"', "192.0.2.8:8080 is mapped twice", "static = "),
+            ('pool = ["192.0.2.8/30"]', 'pool = ["192.0.2.8/30", "192.0.2.254"]', "the gateway 192.0.2.254 is among", "routes = "),
+            ('type = "firewall"', 'type = "firewal"', "`firewal` is neither", "type = "),
+            ('type = "firewall"\n', "", "stage `fw` says no type", "[stage.fw]")):
+        path = configured(scratch, ((old, new),))
+        done = harness.Run(binary, ["validate", path])
+        case.equal(done.status, 2, f"{new}: exit status")
+        case.check(part in done.stderr and f"\n  | {about}" in done.stderr, f"{new}: {done.stderr}")
+        case.equal(done.stderr.count("gateway.toml: line "), 1, f"{new}: {done.stderr}")
+
+
 def forged(case, binary, scratch):
     """Nobody outside sends as from the LAN, whose addresses the firewall lets begin what they like."""
     if not case.check(have(case, "ping"), "ping is missing"):
@@ -281,4 +305,4 @@ def forged(case, binary, scratch):
 
 
 GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, announced, told_in_the_log,
-            forged)
+            received_twice, placed, forged)

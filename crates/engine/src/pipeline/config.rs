@@ -160,9 +160,10 @@ impl Plan {
         let in_graph = |finding: &Finding| span.as_ref().is_none_or(|s| s.contains(&finding.span.start));
         let mut unused = Vec::new();
         if !findings.iter().any(in_graph) {
-            // The graph has a stage of a table whose type was found to be wrong.
+            // The graph has a stage of a table whose type was found to be wrong, or missing.
             let told = |table: &Table| {
-                table.kind.as_ref().is_some_and(|kind| findings.iter().any(|finding| finding.span == kind.1))
+                let at = table.kind.as_ref().map_or(&table.span, |kind| &kind.1);
+                findings.iter().any(|finding| finding.span == *at)
             };
             tables.retain(|name, table| !table.used && !told(table) && plan.stage(name).is_none());
             tables.iter().for_each(|(name, table)| plan.check_unused(name, table, &mut unused));
@@ -378,7 +379,7 @@ impl Plan {
         }
         for chain in &graph.chains {
             let mut before: Option<(usize, &Option<PortName>, Span)> = None;
-            for hop in chain {
+            for (place, hop) in chain.iter().enumerate() {
                 let stage = self.mention(&hop.stage, graph, tables, &mut mentioned, findings);
                 if let (Some((from, output, from_span)), Some(to)) = (&before, stage) {
                     let span = |p: &Option<PortName>, stage: &Span| {
@@ -392,7 +393,7 @@ impl Plan {
                         output_span: span(output, from_span),
                         input_span: span(&hop.input, &graph.span(hop.stage.at)),
                     });
-                } else if let (None, Some(port)) = (&before, &hop.input) {
+                } else if let (0, Some(port)) = (place, &hop.input) {
                     let finding = Finding::new(&graph.span(port.at), "nothing leads to this input port");
                     findings.push(finding.hint("write what does: `a -> [1]b`"));
                 }

@@ -1,9 +1,11 @@
-//! Links of a plan: how long the packets are that routers send there.
+//! Links of a plan: which stages receive from the same interface, and how long the packets are that routers
+//! send there.
 
 use std::collections::BTreeMap;
 
-use super::config::Plan;
+use super::config::{Plan, PlannedStage};
 use super::topology::search;
+use slipstream_core::registry::Role;
 
 /// The longest packets that a router sends to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +62,29 @@ impl Plan {
     }
 }
 
+/// Remarks about stages that receive from an interface of which another stage gets all packets as well: the
+/// later one's name, and the advice. Who only looks on may want that.
+pub(crate) fn received_twice_notes(plan: &Plan) -> Vec<(String, String)> {
+    let mut first: BTreeMap<&str, &PlannedStage> = BTreeMap::new();
+    let mut notes = Vec::new();
+    let receives = |s: &&PlannedStage| s.kind.properties.faces_a_link && s.role != Role::Sink;
+    for stage in plan.stages.iter().filter(receives) {
+        let interface = stage.settings.text("interface");
+        let other = *first.entry(interface).or_insert(stage);
+        let group = |stage: &PlannedStage| stage.settings.optional_number("fanout");
+        if other.name == stage.name || group(stage).is_some() && group(stage) == group(other) {
+            continue;
+        }
+        let text = format!(
+            "receives from interface `{interface}`, and so does `{}`: each gets every packet. Where one of them is for \
+             another interface, name that; to share the packets, give both the same `fanout`",
+            other.name
+        );
+        notes.push((stage.name.clone(), text));
+    }
+    notes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +112,25 @@ mod tests {
             plan("af_packet(interface=eth1) -> reframe -> af_packet(interface=eth2)").longest_packets(),
             []
         );
+    }
+
+    #[test]
+    fn an_interface_that_two_stages_receive_from_is_remarked() {
+        let notes = |a: &str, b: &str| {
+            received_twice_notes(&plan(&format!(
+                "a :: {a}; b :: {b}; a -> x :: reframe -> b; b -> y :: reframe -> a"
+            )))
+        };
+        let on = |interface: &str| format!("af_packet(interface={interface})");
+        assert_eq!(notes(&on("eth1"), &on("eth2")), []);
+        let said = notes(&on("eth1"), &on("eth1"));
+        let [(stage, note)] = said.as_slice() else { panic!("{said:?}") };
+        assert!(stage == "b" && note.contains("`eth1`, and so does `a`"), "{note}");
+        let fanout = |group: &str| on(&format!("eth1, fanout={group}"));
+        assert_eq!(notes(&fanout("7"), &fanout("7")), []);
+        assert_eq!(notes(&fanout("7"), &fanout("8")).len(), 1);
+        // Out by where packets come in.
+        let one = "a :: af_packet(interface=eth1) -> reframe -> b :: af_packet(interface=eth1)";
+        assert_eq!(received_twice_notes(&plan(one)), []);
     }
 }

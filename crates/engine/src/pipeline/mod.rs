@@ -51,6 +51,7 @@ pub use contexts::PIPELINE_SETTINGS;
 pub(crate) use diagnostics::Finding;
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use links::LongestPackets;
+pub(crate) use links::received_twice_notes;
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;

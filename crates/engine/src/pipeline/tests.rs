@@ -143,6 +143,7 @@ fn every_error_is_said_once() {
             "x :: foo; in :: synth -> x -> out :: null; x[1] -> y :: counter; y -> x",
             "there is no stage type `foo`",
         ),
+        ("in :: foo -> [0]counter -> out :: null", "there is no stage type `foo`"),
         ("in :: synth -> x :: counter -> out :: null; x :: counter", "`x` is declared twice"),
         ("in :: synth -> a :: reframe(hold=1) -> out :: null; a -> b :: null", "lacks a unit"),
     ] {
@@ -151,6 +152,8 @@ fn every_error_is_said_once() {
     }
     let all = errors(&GOOD.replace("type = \"switch\"", "type = \"swich\""));
     assert!(matches!(&all[..], [(11, 8, ..)]), "{all:#?}");
+    let all = errors(&GOOD.replace("type = \"switch\"\n", ""));
+    assert!(matches!(&all[..], [(10, 8, told, _)] if told.contains("says no type")), "{all:#?}");
     let all = graph("in :: foo -> bar -> out :: null");
     assert_eq!(all.len(), 2, "{all:#?}");
 }

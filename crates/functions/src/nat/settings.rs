@@ -11,7 +11,7 @@ use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
 use super::operate::{NatUpdate, TABLES};
-use super::{Filtering, Nat, NatConfig, NatStage, NatTimeouts, Pooling, StaticMapping};
+use super::{Filtering, Nat, NatConfig, NatConfigError, NatStage, NatTimeouts, Pooling, StaticMapping};
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::tcp_state::TcpTimeouts;
 use crate::{DECIDE, FragmentLimits, stage_of};
@@ -277,11 +277,27 @@ const RELOAD: Reloading = Reloading {
     reads_files: |_| false,
     make: |settings, site| {
         let config = config(settings, site)?;
-        Nat::new(&NatConfig { sessions: 1, mappings: 1, ..config.clone() })
-            .map_err(|e| BuildError::stage(e.to_string()))?;
+        Nat::new(&NatConfig { sessions: 1, mappings: 1, ..config.clone() }).map_err(|e| wrong(&config, e))?;
         Ok(Box::new(NatUpdate::new(config)))
     },
 };
+
+/// An error about a configuration, at the setting that it is about.
+fn wrong(config: &NatConfig, error: NatConfigError) -> BuildError {
+    let in_pool = |address| config.pool.iter().filter(|other| **other == address).count();
+    let setting = match error {
+        NatConfigError::TwiceAddress(address) if in_pool(address) > 1 => "pool",
+        NatConfigError::NoHost(address) if in_pool(address) > 0 => "pool",
+        NatConfigError::TwiceAddress(_)
+        | NatConfigError::TwiceEndpoint(..)
+        | NatConfigError::NoHost(_)
+        | NatConfigError::Protocol(_)
+        | NatConfigError::PortZero => "static",
+        NatConfigError::Ports => "ports",
+        NatConfigError::Nothing | NatConfigError::PoolSize(_) => "pool",
+    };
+    BuildError::setting(setting, error.to_string())
+}
 
 fn config(settings: &Settings, site: &Site<'_>) -> Result<NatConfig, BuildError> {
     let v4 = |name: &'static str| -> Result<Vec<Ipv4Net>, BuildError> {
@@ -313,7 +329,7 @@ fn config(settings: &Settings, site: &Site<'_>) -> Result<NatConfig, BuildError>
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = config(settings, site)?;
-    let mut nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    let mut nat = Nat::new(&config).map_err(|e| wrong(&config, e))?;
     if site.live {
         nat.go_by_clock();
     }

@@ -154,6 +154,19 @@ impl Fib {
                 .map(|n| n as u8)
                 .ok_or_else(|| wrong(format!("no interface has a network with the gateway {address}")))?,
         };
+        let interface = interfaces.get(usize::from(port));
+        let stands_for_many = |i: &Interface| i.broadcasts().any(|broadcast| broadcast == address);
+        if interface.is_some_and(stands_for_many) {
+            return Err(wrong(format!(
+                "the gateway {address} is no host's: a network's first or last address"
+            )));
+        }
+        if interface.is_some_and(|i| i.translates(address)) {
+            return Err(wrong(format!(
+                "the gateway {address} is among the external addresses behind `{}`: the router itself answers for them",
+                interface.map_or("", |i| i.name.as_str())
+            )));
+        }
         let gateway = Gateway { port, address, mac };
         let number = *known.entry(gateway).or_insert_with(|| {
             self.gateways.push(gateway);

@@ -362,6 +362,7 @@ fn routes_that_lead_nowhere_are_refused() {
     for (text, part) in [
         ("10.0.0.0/8 via 10.1.1.1", "no interface has a network with the gateway 10.1.1.1"),
         ("\n10.0.0.0/8 via 192.0.2.1", "line 2: the gateway 192.0.2.1 is the router itself"),
+        ("10.0.0.0/8 via 192.0.2.255", "the gateway 192.0.2.255 is no host's"),
         ("10.0.0.0/8 port d", "no interface is called `d`; there are a, b, c"),
         ("2001:db8:f::/48 via fe80::1", "must name a port"),
     ] {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
-use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied, unanswered_notes};
+use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied};
+use crate::pipeline::{received_twice_notes, unanswered_notes};
 use crate::runtime::live::Excess;
 use slipstream_core::flow_context::Place;
 use slipstream_core::registry::{Group, Made, Ports, Role, Shard, Site};
@@ -30,6 +31,7 @@ impl Plan {
         let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
         let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
         notes.extend(unanswered_notes(self));
+        notes.extend(received_twice_notes(self));
         Ok(notes)
     }
 
