@@ -67,7 +67,9 @@ impl Plan {
 pub(crate) fn received_twice_notes(plan: &Plan) -> Vec<(String, String)> {
     let mut first: BTreeMap<&str, &PlannedStage> = BTreeMap::new();
     let mut notes = Vec::new();
-    let receives = |s: &&PlannedStage| s.kind.properties.faces_a_link && s.role != Role::Sink;
+    // Ports of other types have the interface, or queues of it, for themselves.
+    let shares = |s: &PlannedStage| s.kind.settings.iter().any(|setting| setting.name == "fanout");
+    let receives = |s: &&PlannedStage| s.kind.properties.faces_a_link && s.role != Role::Sink && shares(s);
     for stage in plan.stages.iter().filter(receives) {
         let interface = stage.settings.text("interface");
         let other = *first.entry(interface).or_insert(stage);
@@ -129,6 +131,8 @@ mod tests {
         let fanout = |group: &str| on(&format!("eth1, fanout={group}"));
         assert_eq!(notes(&fanout("7"), &fanout("7")), []);
         assert_eq!(notes(&fanout("7"), &fanout("8")).len(), 1);
+        let queues = |queues: &str| format!("af_xdp(interface=eth1, queues={queues})");
+        assert_eq!(notes(&queues("0"), &queues("1")), []);
         // Out by where packets come in.
         let one = "a :: af_packet(interface=eth1) -> reframe -> b :: af_packet(interface=eth1)";
         assert_eq!(received_twice_notes(&plan(one)), []);
