@@ -5,11 +5,13 @@ mod clairvoyant;
 
 use std::collections::HashMap;
 
+use anyhow::bail;
 use serde::Serialize;
 use slipstream::reframe::embed::{EmbedError, Packet, Reframer};
-use slipstream::reframe::{Admit, Budget, ReframeConfig, ReframeStats};
+use slipstream::reframe::{Admit, Budget, Cause, ReframeConfig, ReframeStats};
 use slipstream::rules::Rule;
 use slipstream::time::Nanos;
+use slipstream::units::Duration;
 use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, classify_with};
 
 /// The longest hold of the adaptive and the clairvoyant ones is so many times the longest of the fixed ones.
@@ -242,7 +244,7 @@ pub(crate) fn run(
     Ok((point, stats.prices_ns.first().copied()))
 }
 
-/// Settings with room for all, under which every packet is held.
+/// Settings under which every packet is held; where that takes more room, [`run_with`] makes it.
 pub(crate) fn config(hold_ns: u64, burst: u16) -> ReframeConfig {
     let mut config = ReframeConfig {
         capacity: 1 << 17,
@@ -256,16 +258,35 @@ pub(crate) fn config(hold_ns: u64, burst: u16) -> ReframeConfig {
     config
 }
 
-/// Runs the reframer over a trace; see [`run`].
+/// The most packets that come within a time after one of them, it included: no hold of that time has more of
+/// them at once.
+fn most_within(arrivals: &Arrivals, time_ns: u64) -> usize {
+    let times = arrivals.packets.iter().map(|p| p.0);
+    let mut oldest = times.clone().peekable();
+    let (mut within, mut most) = (0usize, 0);
+    for now in times {
+        within += 1;
+        while oldest.next_if(|then| now.since(*then) > time_ns).is_some() {
+            within -= 1;
+        }
+        most = most.max(within);
+    }
+    most
+}
+
+/// Runs the reframer over a trace, with room for all that it holds at once; see [`run`].
 ///
 /// # Errors
-/// A setting is out of range.
+/// A setting is out of range, or more is held at once than a reframer has room for.
 pub(crate) fn run_with(
     arrivals: &Arrivals,
     config: &ReframeConfig,
     each: &mut dyn FnMut(Nanos, &mut dyn Iterator<Item = u64>),
 ) -> anyhow::Result<(Point, ReframeStats)> {
     let hold_ns = config.default.hold_ns;
+    let most = u32::try_from(most_within(arrivals, hold_ns)).unwrap_or(u32::MAX);
+    let capacity = most.min(ReframeConfig::MAX_CAPACITY).max(config.capacity);
+    let config = &ReframeConfig { capacity, ..config.clone() };
     let mut reframer = Reframer::new(config).map_err(|e: EmbedError| anyhow::anyhow!("{e}"))?;
     let came = |handle: &u32| arrivals.packets.get(*handle as usize).map_or(Nanos(0), |p| p.0);
     let mut polled = |reframer: &mut Reframer, now| {
@@ -283,6 +304,10 @@ pub(crate) fn run_with(
     polled(&mut reframer, Nanos::MAX);
     let stats = reframer.stats();
     let total = stats.total();
+    if total.released.get(Cause::Capacity as usize).is_some_and(|trains| *trains > 0) {
+        let hold = Duration(hold_ns);
+        bail!("more is held at once for {hold} than a reframer has room for: choose shorter holds");
+    }
     let point = Point {
         hold_ns,
         price_ns: None,
@@ -375,6 +400,33 @@ mod tests {
             assert!(points.iter().all(|p| p[key].is_null()), "{json}");
         }
         assert_eq!(json["holds"][0]["hold_ns"], 3000);
+    }
+
+    /// A hold is as long as it says, however many packets that is at once.
+    #[test]
+    fn all_that_is_held_has_room() {
+        let mut arrivals = Arrivals::default();
+        let (flows, rounds) = (3u64 << 16, 2);
+        for n in 0..rounds * flows {
+            let mut bytes = udp((n % flows) as u16);
+            bytes[26] = 10 + ((n % flows) >> 16) as u8;
+            arrivals.push(Nanos(n), LinkType::Ethernet, 60, &bytes, Encapsulation::Outer);
+        }
+        assert_eq!([0, 1, flows].map(|time| most_within(&arrivals, time)), [1, 2, flows as usize + 1]);
+        let point = hold_at(&arrivals, rounds * flows, 32, None).unwrap();
+        assert_eq!(point.mean_train, rounds as f64, "{point:?}");
+        assert_eq!(point.mean_delay_ns, (rounds * flows) as f64 - 0.5 * flows as f64);
+    }
+
+    /// More bytes than a reframer holds: there is no point that would be that of the hold.
+    #[test]
+    fn a_hold_that_has_no_room_is_refused() {
+        let mut arrivals = Arrivals::default();
+        for port in 0..50_000 {
+            arrivals.push(Nanos(0), LinkType::Ethernet, 65_535, &udp(port), Encapsulation::Outer);
+        }
+        let error = hold_at(&arrivals, 1000, 32, None).unwrap_err();
+        assert!(error.to_string().contains("choose shorter holds"), "{error}");
     }
 
     /// Flows that send four packets, one each 2 µs, and then nothing for long: a fixed hold waits in vain
