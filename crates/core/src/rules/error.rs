@@ -9,8 +9,8 @@ const EXCERPT: usize = 60;
 
 /// A rule that can't be parsed.
 ///
-/// Its `Display` names line and column (`{:#}` does not, for who has named them with the file), shows the line
-/// with carets under the error, and ends with a hint where there is one:
+/// Its `Display` names line and column (`{:#}` does not: for whoever has named them with the file), shows the
+/// line with carets under the error, and ends with a hint where there is one:
 ///
 /// ```
 /// let error = slipstream_core::rules::Rule::parse("tcp sny").unwrap_err();

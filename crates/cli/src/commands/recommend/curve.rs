@@ -8,10 +8,11 @@ use std::thread;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::Plan;
-use slipstream::reframe::ReframeConfig;
+use slipstream::reframe::{Cause, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::runtime::{Destination, Origin, Pipeline, Replay, ReplayReport, Traffic};
 use slipstream::time::Nanos;
+use slipstream::units::Duration;
 use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_model::Gain;
 use slipstream_wire::{Encapsulation, LinkType};
@@ -198,9 +199,10 @@ pub(super) fn gains(
 }
 
 fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyhow::Result<Gain> {
-    // As `reframe` does it unless told otherwise, with room for all.
+    // As `reframe` does it unless told otherwise, with room for as much as there is memory for.
     let mut config = ReframeConfig {
         capacity: 1 << 20,
+        capacity_bytes: ReframeConfig::MAX_CAPACITY_BYTES,
         flows: 1 << 21,
         bypass: Rule::parse("tcp syn")?,
         ..ReframeConfig::default()
@@ -216,9 +218,17 @@ fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyh
     if report.interrupted {
         return Err(ui::Interrupted.into());
     }
+    let total = report.stats.total();
+    if total.released.get(Cause::Capacity as usize).is_some_and(|trains| *trains > 0) {
+        bail!(
+            "{}: more packets are held at once for {} than there is room for: choose shorter holds with --holds",
+            path.display(),
+            Duration(hold_ns)
+        );
+    }
     let slf = report.stats.slf_out();
     let slf = slf.with_context(|| format!("{}: there is no packet with a flow in it", path.display()))?;
-    let delay = report.stats.total().delay;
+    let delay = total.delay;
     Ok(Gain {
         hold_ns: hold_ns as f64,
         slf,
