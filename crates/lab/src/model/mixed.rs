@@ -241,7 +241,8 @@ mod tests {
     use super::*;
     use slipstream::runtime::Driver;
 
-    /// All packets leave, a third by each function.
+    /// All packets that the chain gets leave, a third by each function. Those that a busy machine has no time
+    /// for are lost before it, at the port.
     #[test]
     fn every_function_gets_its_third() {
         let mixed = chain().unwrap();
@@ -253,7 +254,7 @@ mod tests {
         let report =
             Driver::new(plan.build(1).unwrap()).run(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
         let of = |name: &str| report.stages.iter().find(|s| s.name == name).unwrap().tally.packets;
-        assert!(report.stages.iter().all(|s| s.drops.total() == 0));
+        assert!(report.stages.iter().filter(|s| s.name != "in").all(|s| s.drops.total() == 0));
         assert_eq!(of("l2") + of("r"), of("out"));
         let taken = of("out") as f64;
         assert!((of("l2") as f64 / taken - 1.0 / 3.0).abs() < 0.05, "{} of {taken}", of("l2"));
