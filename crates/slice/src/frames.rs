@@ -443,3 +443,7 @@ fn restore_quote(
     frame.len = len as u32;
     Ok(Spliced::Quote { len })
 }
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

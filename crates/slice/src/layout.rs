@@ -130,7 +130,12 @@ pub(super) fn cut(
     if parked == 0 {
         return Err(Why::Small);
     }
-    Ok(Cut { l3, l4, six, kind, header, at: end - parked, parked, end, trailer })
+    let at = end - parked;
+    // The record of a packet has two bytes for it. A frame's link layer comes on top of 65,535 bytes of IP.
+    if at > usize::from(u16::MAX) {
+        return Err(Why::Kind);
+    }
+    Ok(Cut { l3, l4, six, kind, header, at, parked, end, trailer })
 }
 
 /// Finds the cut of a packet that only gets a token: any IP packet that has room for it.

@@ -29,7 +29,7 @@ pub enum Why {
     /// No rule selects it.
     NotSelected,
     /// Not IP, a fragment, neither TCP nor UDP, to many, extension headers that are not understood, lengths
-    /// that don't agree, or not wholly captured.
+    /// that don't agree, not wholly captured, or to be cut behind the first 65,535 bytes of the frame.
     Kind,
     /// More payload than an entry has room for.
     NoRoom,
