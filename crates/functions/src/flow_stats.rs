@@ -293,7 +293,9 @@ impl FlowStats {
     #[inline]
     pub fn holds_until(&self, known: Option<u32>, now: Nanos) -> Nanos {
         match known {
-            Some(id) => self.table.deadline(id),
+            // Of a flow whose record the active timeout has ended, the deadline is that of silence. The
+            // record that begins now ends by the active timeout, too.
+            Some(id) => self.table.deadline(id).min(now.after(self.config.active)),
             None => now,
         }
     }

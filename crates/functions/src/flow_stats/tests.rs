@@ -106,3 +106,22 @@ fn a_long_flow_is_handed_out_as_it_lasts() {
     stats.expire(Nanos(14_000_000_000), 100, &mut |r| records.push((r.packets, r.reason)));
     assert_eq!(records, [(5, EndReason::Active), (5, EndReason::Active), (2, EndReason::Idle)]);
 }
+
+/// Behind a record that the active timeout has ended, a train may last longer than the record that it begins.
+#[test]
+fn a_record_that_begins_ends_by_the_active_timeout_wherever_silence_lasts_longer() {
+    let (idle, active) = (ACTIVE, IDLE);
+    let mut stats = FlowStats::new(&FlowStatsConfig { flows: 4, idle, active, seed: 1 });
+    let count = |stats: &mut FlowStats, at: Nanos| {
+        let seen = Observed { packets: 1, first: at, last: at, ..Observed::default() };
+        stats.count(&key(2), stats.hash(&key(2)), &seen, &mut |_| {});
+    };
+    let known = |stats: &FlowStats| stats.table.find(&Packed::new(&key(2)), stats.hash(&key(2)));
+    count(&mut stats, Nanos(0));
+    stats.expire(Nanos(active + 100_000_000), 100, &mut |_| {});
+    let again = Nanos(active + 200_000_000);
+    let until = stats.holds_until(known(&stats), again);
+    count(&mut stats, again);
+    assert_eq!(until, again.after(active), "as a decision about the first packet alone");
+    assert_eq!(stats.holds_until(known(&stats), again), until);
+}
