@@ -35,6 +35,13 @@ const SETTINGS: &[Setting] = &[
         times: &[SECOND / 10, SECOND],
     },
     Setting {
+        name: "flow statistics of flows that are seldom silent",
+        graph: "a -> [0]m :: merge; b -> m; m -> f :: flow_stats -> x",
+        settings: "export = \"flows.ipfix\"\nidle = \"1s\"\nactive = \"100ms\"\nflows = 6\n",
+        file: "",
+        times: &[SECOND / 10, SECOND],
+    },
+    Setting {
         name: "stateful firewall",
         graph: "a -> m :: merge; b -> m; m -> f :: firewall; f -> x; f[denied] -> y; f[replies] -> z",
         settings: "rules = \"rules\"\nconnections = 8\n",
