@@ -6,7 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use slipstream::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Tracked};
 use slipstream::functions::encap::Tunnel;
 use slipstream::functions::icmp::{Link, MAX_ICMPV6, Message, Silent, answer, reset};
-use slipstream::functions::nat::{Filtering, Kind, Nat, NatConfig, Packet, Side, StaticMapping, Tuple, Verdict};
+use slipstream::functions::nat::{
+    Filtering, Kind, Nat, NatConfig, Packet, Side, StaticMapping, Tuple, Verdict,
+};
 use slipstream::time::Nanos;
 use slipstream_wire::checksum::{Verdict as Checksum, verify_ip, verify_transport};
 use slipstream_wire::{Headers, LinkType, classify};
