@@ -269,8 +269,8 @@ mod tests {
             }
         }
 
-        /// What a connection is doesn't change by a restart: one of IPv6 is none of IPv4, whatever its
-        /// addresses look like, and a ping stays with the end that asked.
+        /// A restart changes no connection: one of IPv6 is none of IPv4, whatever its addresses look like,
+        /// and a ping stays with the end that asked.
         #[test]
         fn a_connection_is_restored_as_what_it_was(
             hosts in proptest::collection::vec((0..6_usize, 0..6_usize), 1..20),

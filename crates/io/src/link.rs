@@ -74,7 +74,7 @@ impl Links {
         Some(c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
     }
 
-    /// What an interface answers to a request that reads its name and fills in the union.
+    /// The answer of an interface to a request that reads its name and fills in the union.
     #[allow(unsafe_code)]
     fn ask(&self, name: &str, ask: c_ulong) -> Option<libc::ifreq> {
         // SAFETY: all bytes zero are an `ifreq`: a name, and numbers.

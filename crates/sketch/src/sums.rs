@@ -44,7 +44,7 @@ pub(crate) fn know_no_smaller(
     share: f64,
     beyond: impl Fn(f64) -> f64,
 ) {
-    // Where no stratum knows all of its flows, nothing tells.
+    // Nothing tells if no stratum knows all of its flows.
     if stratum.from <= 0.0 || sample.is_empty() || share <= 0.0 {
         return;
     }

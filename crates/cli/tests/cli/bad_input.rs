@@ -521,7 +521,7 @@ fn files_that_cannot_be_read_are_told_alike() {
     }
 }
 
-/// What is none of ours is not read to its end, which may be far away, or nowhere.
+/// A file that is none of ours is not read to its end, which may be far away, or nowhere.
 #[test]
 fn files_of_others_are_not_read_into_memory() {
     for (words, said) in [

@@ -67,10 +67,9 @@ impl Plan {
 pub(crate) fn received_twice_notes(plan: &Plan) -> Vec<(String, String)> {
     let mut first: BTreeMap<&str, &PlannedStage> = BTreeMap::new();
     let mut notes = Vec::new();
-    // Ports of other types have the interface, or queues of it, for themselves.
-    let shares = |s: &PlannedStage| s.kind.settings.iter().any(|setting| setting.name == "fanout");
-    let receives = |s: &&PlannedStage| s.kind.properties.faces_a_link && s.role != Role::Sink && shares(s);
-    for stage in plan.stages.iter().filter(receives) {
+    // Ports that can't share an interface have it, or queues of it, for themselves.
+    let can_share = |s: &&PlannedStage| s.kind.settings.iter().any(|setting| setting.name == "fanout");
+    for stage in plan.stages.iter().filter(can_share).filter(|s| s.role != Role::Sink) {
         let interface = stage.settings.text("interface");
         let other = *first.entry(interface).or_insert(stage);
         let group = |stage: &PlannedStage| stage.settings.optional_number("fanout");

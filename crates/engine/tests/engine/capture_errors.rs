@@ -123,7 +123,7 @@ fn headers_that_end_early() {
     assert!(matches!(&error, CaptureError::BadHeader { byte: 0, .. }), "{error}");
 }
 
-/// What `zstd --long=31` writes of a pipe: the window is longer than anybody should be made to keep.
+/// Of a pipe `zstd --long=31` writes a window that is longer than anybody should be made to keep.
 #[test]
 fn a_zstd_window_that_is_too_long_is_no_damage() {
     let capture = PcapFile::new(true, 0xa1b2_c3d4, 4, 0, 1).record(1, 1, 1, b"x").bytes;

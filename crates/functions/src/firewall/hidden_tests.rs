@@ -100,7 +100,8 @@ fn fragments_hide_no_protocol() {
     assert_eq!(ports(&cut_in_two(&ipv6(44, host(1), host(2), &payload), 40)), [1; 2]);
 }
 
-/// What gets no answer, such as a reset or an ICMP error, takes none of those that may be made from others.
+/// Packets that get no answer, such as resets and ICMP errors, take none of those that may be made from
+/// others.
 #[test]
 fn what_gets_no_answer_leaves_it_to_others() {
     let rules = RuleSet::parse("reset any").unwrap();

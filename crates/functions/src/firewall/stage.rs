@@ -263,7 +263,7 @@ impl FirewallStage {
         } else {
             icmp::answer(Message::AdminProhibited, packet, link, key.dst(), &mut self.answer)
         };
-        // What gets no answer takes none from others.
+        // A packet that gets no answer takes none from others.
         if made.is_ok() && self.limiter.allow(1, fx.cx.now) {
             self.answers += 1;
             // Whoever sends to the second input port is where the first output port leads to.

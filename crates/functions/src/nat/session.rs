@@ -219,7 +219,7 @@ impl Nat {
     #[inline(never)]
     fn open_outbound(&mut self, packet: &Packet, hash: u64, now: Nanos) -> Verdict {
         let from = Tuple::of(packet.key);
-        // What comes in by a static mapping is answered by it, whoever else is translated.
+        // Packets that come in by a static mapping are answered by it, whoever else is translated.
         if !self.mappings.translates(&self.config, from.src) && !self.mappings.is_static(&from) {
             return Verdict::Pass;
         }

@@ -458,7 +458,7 @@ fn static_mappings_lead_both_ways_whoever_is_inside() {
         let answers = ipv4(6, host, R, &tcp(inner, 999, SYN | ACK, b""));
         expect(&mut nat, Side::Inside, answers, &ipv4(6, to, R, &answer));
     }
-    // What no static mapping stands for is not translated.
+    // Endpoints that no static mapping stands for are not translated.
     let mut other = ipv4(6, A, R, &tcp(8081, 999, SYN, b""));
     assert_eq!(send(&mut nat, Side::Inside, &mut other, NOW), Verdict::Pass);
     assert!(nat.concerns(Side::Inside, B, R) && !nat.concerns(Side::Inside, A, R));

@@ -414,42 +414,20 @@ impl Neighbours {
         None
     }
 
-    /// A neighbour says where it is, since it was asked; gives the packets that waited for that.
+    /// A neighbour says where it is; gives the packets that waited for that. If it `answers` a question, that
+    /// counts for [`Settings::confirm`]. If not, an address that is news counts up to the next packet, which
+    /// has it asked for, and one that is known counts as before.
     pub(super) fn heard(
         &mut self,
         port: u8,
         address: IpAddr,
         mac: Mac,
-        claim: Claim,
-        now: Nanos,
-    ) -> Option<VecDeque<Frame>> {
-        self.learn(port, address, mac, (claim, now.after(self.settings.confirm)), now)
-    }
-
-    /// The same where it was not asked: the address counts up to the next packet, which has it asked for. If
-    /// it is known already, nothing changes.
-    pub(super) fn overheard(
-        &mut self,
-        port: u8,
-        address: IpAddr,
-        mac: Mac,
-        claim: Claim,
-        now: Nanos,
-    ) -> Option<VecDeque<Frame>> {
-        self.learn(port, address, mac, (claim, now), now)
-    }
-
-    /// A neighbour says where it is, which counts until then.
-    fn learn(
-        &mut self,
-        port: u8,
-        address: IpAddr,
-        mac: Mac,
-        (claim, until): (Claim, Nanos),
+        (claim, answers): (Claim, bool),
         now: Nanos,
     ) -> Option<VecDeque<Frame>> {
         // One that did nothing but ask is remembered as long as an answer would count.
         let remembered = now.after(self.settings.confirm);
+        let until = if answers { remembered } else { now };
         let id = match self.find(port, address) {
             Some(id) => id,
             // It may take the place of one that did nothing but ask either.
@@ -498,8 +476,8 @@ impl Neighbours {
             State::Known | State::Probed => self.counters.changed += u64::from(!same),
             _ => self.counters.learned += 1,
         }
-        // What is known already is confirmed by an answer only.
-        if !same || until > now {
+        // An address that is known already is confirmed by an answer only.
+        if !same || answers {
             (neighbour.state, neighbour.mac, neighbour.until) = (State::Known, mac, until);
         } else if needed {
             return None;

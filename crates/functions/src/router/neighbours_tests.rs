@@ -31,13 +31,13 @@ fn a_neighbour_is_asked_for_and_answers() {
     assert_eq!((all.held(), all.next_deadline()), (2, Nanos(10)));
     assert!(matches!(all.due(Nanos(10)), Some(Due::Ask(1, a, None)) if a == address(5)));
     assert!(all.due(Nanos(10)).is_none());
-    assert!(all.heard(0, address(5), MAC, Claim::Known, Nanos(11)).is_none(), "that is another link");
-    let frames = all.heard(1, address(5), MAC, Claim::Known, Nanos(12)).unwrap();
+    assert!(all.heard(0, address(5), MAC, (Claim::Known, true), Nanos(11)).is_none(), "that is another link");
+    let frames = all.heard(1, address(5), MAC, (Claim::Known, true), Nanos(12)).unwrap();
     assert_eq!(Vec::from(frames), [frame(2), frame(3)]);
     assert_eq!((all.held(), all.ask(id, Nanos(112))), (0, Known::At(MAC)));
     assert_eq!(all.ask(id, Nanos(113)), Known::Doubtful(MAC), "after a while it is asked again");
     assert_eq!(all.ask(id, Nanos(114)), Known::At(MAC), "and used meanwhile");
-    assert!(all.heard(1, address(5), MAC, Claim::Known, Nanos(115)).is_none());
+    assert!(all.heard(1, address(5), MAC, (Claim::Known, true), Nanos(115)).is_none());
     assert!(all.due(Nanos(10_000)).is_none(), "questions of before don't count");
 }
 
@@ -59,7 +59,7 @@ fn memory_is_bounded() {
     let mut all = Neighbours::new(SETTINGS, 1);
     let gateway = all.pin(0, address(1), None, Nanos(0)).unwrap();
     for n in 2..100 {
-        assert!(all.heard(0, address(n), MAC, Claim::New, Nanos(u64::from(n))).is_none());
+        assert!(all.heard(0, address(n), MAC, (Claim::New, true), Nanos(u64::from(n))).is_none());
         assert!(all.len() <= 4);
     }
     assert_eq!(all.number(0, address(1), Nanos(100)), Some(gateway), "a gateway stays");
@@ -89,7 +89,7 @@ fn open_questions_make_room_for_newer_ones_of_their_link_alone() {
     // The displaced are not asked for again, the others are.
     let asked = std::iter::from_fn(|| all.due(Nanos(12))).count() as u32;
     assert_eq!(asked, OPEN + 1);
-    let frames = all.heard(1, address(1), MAC, Claim::Known, Nanos(13)).unwrap();
+    let frames = all.heard(1, address(1), MAC, (Claim::Known, true), Nanos(13)).unwrap();
     assert_eq!(Vec::from(frames), [frame(9_999)]);
 }
 
@@ -99,17 +99,17 @@ fn open_questions_take_no_place_of_known_neighbours() {
     for n in 1..=4 {
         let id = all.number(0, address(n), Nanos(0)).unwrap();
         all.ask(id, Nanos(0));
-        assert!(all.heard(0, address(n), MAC, Claim::Known, Nanos(0)).is_some());
+        assert!(all.heard(0, address(n), MAC, (Claim::Known, true), Nanos(0)).is_some());
     }
     scan(&mut all, 0, 1 << 24, 3 * OPEN, Nanos(1));
     // Nor do those that only ask, or that answer while all places have been confirmed of late.
     for n in 5..50 {
-        assert!(all.heard(0, address(n), MAC, Claim::New, Nanos(2)).is_none());
+        assert!(all.heard(0, address(n), MAC, (Claim::New, true), Nanos(2)).is_none());
     }
     let id = all.number(0, address(60), Nanos(2)).unwrap();
     assert_eq!((all.ask(id, Nanos(2)), all.wait(id, frame(1))), (Known::Asks, None));
     assert_eq!(
-        all.heard(0, address(60), MAC, Claim::Known, Nanos(3)),
+        all.heard(0, address(60), MAC, (Claim::Known, true), Nanos(3)),
         Some([frame(1)].into()),
         "what waited leaves"
     );
@@ -121,7 +121,7 @@ fn open_questions_take_no_place_of_known_neighbours() {
     // One that nobody needed for long makes room at last.
     let id = all.number(0, address(61), Nanos(500)).unwrap();
     all.ask(id, Nanos(500));
-    assert!(all.heard(0, address(61), MAC, Claim::Known, Nanos(501)).is_some());
+    assert!(all.heard(0, address(61), MAC, (Claim::Known, true), Nanos(501)).is_some());
     assert_eq!(all.ask(id, Nanos(502)), Known::At(MAC));
 }
 
@@ -129,14 +129,14 @@ fn open_questions_take_no_place_of_known_neighbours() {
 fn who_only_asks_makes_room_first() {
     let mut all = Neighbours::new(SETTINGS, 1);
     for n in 1..=4 {
-        assert!(all.heard(0, address(n), MAC, Claim::New, Nanos(0)).is_none());
+        assert!(all.heard(0, address(n), MAC, (Claim::New, true), Nanos(0)).is_none());
         // Asking again changes nothing about that.
-        assert!(all.heard(0, address(n), MAC, Claim::New, Nanos(1)).is_none());
+        assert!(all.heard(0, address(n), MAC, (Claim::New, true), Nanos(1)).is_none());
     }
     let needed = all.number(0, address(1), Nanos(2)).unwrap();
     assert_eq!(all.ask(needed, Nanos(2)), Known::At(MAC));
     for n in 5..50 {
-        assert!(all.heard(0, address(n), MAC, Claim::New, Nanos(3)).is_none());
+        assert!(all.heard(0, address(n), MAC, (Claim::New, true), Nanos(3)).is_none());
     }
     assert_eq!((all.number(0, address(1), Nanos(4)), all.len()), (Some(needed), 4));
 }
@@ -167,10 +167,10 @@ proptest! {
                         waiting += u64::from(all.wait(id, frame(next)).is_none());
                     }
                 }
-                4 => waiting -= all.heard(port, who, MAC, Claim::Known, at).map_or(0, |f| f.len() as u64),
-                5 => waiting -= all.heard(port, who, MAC, Claim::New, at).map_or(0, |f| f.len() as u64),
-                6 => waiting -= all.heard(port, who, [4; 6], Claim::Weak, at).map_or(0, |f| f.len() as u64),
-                7 => waiting -= all.overheard(port, who, [5; 6], Claim::New, at).map_or(0, |f| f.len() as u64),
+                4 => waiting -= all.heard(port, who, MAC, (Claim::Known, true), at).map_or(0, |f| f.len() as u64),
+                5 => waiting -= all.heard(port, who, MAC, (Claim::New, true), at).map_or(0, |f| f.len() as u64),
+                6 => waiting -= all.heard(port, who, [4; 6], (Claim::Weak, true), at).map_or(0, |f| f.len() as u64),
+                7 => waiting -= all.heard(port, who, [5; 6], (Claim::New, false), at).map_or(0, |f| f.len() as u64),
                 8 => {
                     let pinned = all.pin(port, who, (n % 2 == 0).then_some(MAC), at);
                     waiting -= all.take_ready().len() as u64;
@@ -194,7 +194,7 @@ proptest! {
 fn fixed_ones_never_change() {
     let mut all = Neighbours::new(SETTINGS, 1);
     let id = all.pin(0, address(1), Some(MAC), Nanos(0)).unwrap();
-    assert!(all.heard(0, address(1), [4; 6], Claim::New, Nanos(5)).is_none());
+    assert!(all.heard(0, address(1), [4; 6], (Claim::New, true), Nanos(5)).is_none());
     assert_eq!(all.ask(id, Nanos(1 << 40)), Known::At(MAC));
     all.unpin(Nanos(1 << 40), &[Some(id)]);
     assert_eq!(all.ask(id, Nanos(1 << 40)), Known::Asks);
@@ -213,27 +213,30 @@ fn fixed_ones_never_change() {
 fn a_weak_claim_changes_no_known_neighbour() {
     let other = [4; 6];
     let mut all = Neighbours::new(SETTINGS, 1);
-    assert!(all.heard(0, address(5), MAC, Claim::Weak, Nanos(0)).is_none());
+    assert!(all.heard(0, address(5), MAC, (Claim::Weak, true), Nanos(0)).is_none());
     assert_eq!(all.len(), 0, "nobody asked for it");
     let id = all.number(0, address(5), Nanos(0)).unwrap();
     all.ask(id, Nanos(0));
-    assert!(all.heard(0, address(5), MAC, Claim::Weak, Nanos(1)).is_some());
+    assert!(all.heard(0, address(5), MAC, (Claim::Weak, true), Nanos(1)).is_some());
     assert_eq!(all.ask(id, Nanos(2)), Known::At(MAC));
-    assert!(all.heard(0, address(5), other, Claim::Weak, Nanos(3)).is_none());
+    assert!(all.heard(0, address(5), other, (Claim::Weak, true), Nanos(3)).is_none());
     assert_eq!((all.settled(id, Nanos(4)), all.ask(id, Nanos(4))), (None, Known::Doubtful(MAC)));
-    assert!(all.heard(0, address(5), other, Claim::Weak, Nanos(5)).is_none(), "nor while it is asked");
+    assert!(
+        all.heard(0, address(5), other, (Claim::Weak, true), Nanos(5)).is_none(),
+        "nor while it is asked"
+    );
     assert_eq!(all.ask(id, Nanos(6)), Known::At(MAC));
-    assert!(all.heard(0, address(5), MAC, Claim::Weak, Nanos(7)).is_none());
+    assert!(all.heard(0, address(5), MAC, (Claim::Weak, true), Nanos(7)).is_none());
     assert_eq!((all.ask(id, Nanos(107)), all.counters.changed), (Known::At(MAC), 0), "it confirms");
-    all.heard(0, address(5), other, Claim::Known, Nanos(108));
+    all.heard(0, address(5), other, (Claim::Known, true), Nanos(108));
     assert_eq!((all.ask(id, Nanos(109)), all.counters.changed), (Known::At(other), 1));
     // Who only asked is no better for it.
     for n in 11..=13 {
-        all.heard(0, address(n), MAC, Claim::New, Nanos(110));
-        all.heard(0, address(n), other, Claim::Weak, Nanos(110));
+        all.heard(0, address(n), MAC, (Claim::New, true), Nanos(110));
+        all.heard(0, address(n), other, (Claim::Weak, true), Nanos(110));
     }
     for n in 14..50 {
-        all.heard(0, address(n), MAC, Claim::New, Nanos(111));
+        all.heard(0, address(n), MAC, (Claim::New, true), Nanos(111));
     }
     assert_eq!((all.number(0, address(5), Nanos(112)), all.known(), all.counters.full), (Some(id), 4, 0));
 }
@@ -247,32 +250,32 @@ fn only_an_answer_confirms() {
     // One that is asked for: what waits goes there, and he is asked again.
     let id = all.number(0, address(5), Nanos(0)).unwrap();
     assert_eq!((all.ask(id, Nanos(0)), all.wait(id, frame(1))), (Known::Asks, None));
-    assert_eq!(all.overheard(0, address(5), MAC, Claim::Known, Nanos(1)), Some([frame(1)].into()));
+    assert_eq!(all.heard(0, address(5), MAC, (Claim::Known, false), Nanos(1)), Some([frame(1)].into()));
     assert_eq!((all.settled(id, Nanos(2)), all.ask(id, Nanos(2))), (None, Known::Doubtful(MAC)));
     assert!(matches!(all.due(Nanos(12)), Some(Due::Ask(0, _, Some(MAC)))), "what he says ends no question");
-    assert!(all.overheard(0, address(5), MAC, Claim::Known, Nanos(13)).is_none());
+    assert!(all.heard(0, address(5), MAC, (Claim::Known, false), Nanos(13)).is_none());
     assert!(matches!(all.due(Nanos(22)), Some(Due::Ask(0, _, Some(MAC)))));
     // One that has answered: he need not be asked before an answer has lost its worth, and is asked then,
     // however often he speaks.
-    assert!(all.heard(0, address(5), MAC, Claim::Known, Nanos(23)).is_none());
+    assert!(all.heard(0, address(5), MAC, (Claim::Known, true), Nanos(23)).is_none());
     for now in 24..=123 {
-        assert!(all.overheard(0, address(5), MAC, Claim::New, Nanos(now)).is_none());
+        assert!(all.heard(0, address(5), MAC, (Claim::New, false), Nanos(now)).is_none());
         assert_eq!(all.ask(id, Nanos(now)), Known::At(MAC));
     }
     assert_eq!(all.ask(id, Nanos(124)), Known::Doubtful(MAC));
-    assert!(all.heard(0, address(5), MAC, Claim::Known, Nanos(125)).is_none());
+    assert!(all.heard(0, address(5), MAC, (Claim::Known, true), Nanos(125)).is_none());
     // He says that he is elsewhere: packets go there, and he is asked.
-    assert!(all.overheard(0, address(5), other, Claim::Known, Nanos(126)).is_none());
+    assert!(all.heard(0, address(5), other, (Claim::Known, false), Nanos(126)).is_none());
     assert_eq!((all.ask(id, Nanos(127)), all.counters.changed), (Known::Doubtful(other), 1));
     // One that asks for us, again and again, is remembered as long, and asked with the first packet.
     for now in [130, 200, 290] {
-        assert!(all.overheard(0, address(6), MAC, Claim::New, Nanos(now)).is_none());
+        assert!(all.heard(0, address(6), MAC, (Claim::New, false), Nanos(now)).is_none());
     }
     let id = all.number(0, address(6), Nanos(385)).unwrap();
     assert_eq!(all.ask(id, Nanos(385)), Known::Doubtful(MAC));
     // Of those that did no more than that, one makes room for another.
     for n in 7..50 {
-        all.overheard(0, address(n), MAC, Claim::New, Nanos(386));
+        all.heard(0, address(n), MAC, (Claim::New, false), Nanos(386));
     }
     assert_eq!((all.number(0, address(6), Nanos(387)), all.known(), all.counters.full), (Some(id), 4, 0));
 }
@@ -288,7 +291,7 @@ fn closed_questions_take_no_memory() {
         let address = IpAddr::from((0x0b00_0000 + n).to_be_bytes());
         let id = all.number(0, address, now).unwrap();
         assert_eq!(all.ask(id, now), Known::Asks);
-        assert!(all.heard(0, address, MAC, Claim::Known, now).is_some());
+        assert!(all.heard(0, address, MAC, (Claim::Known, true), now).is_some());
     }
     assert!(all.links[0].order.len() <= 4 * OPEN as usize);
     assert_eq!((all.ask(first, Nanos(1)), all.counters.displaced), (Known::Waits, 0));
@@ -301,21 +304,21 @@ fn only_answers_count() {
     let mut all = Neighbours::new(SETTINGS, 1);
     let gateway = all.pin(0, address(9), None, Nanos(0)).unwrap();
     for claim in [Claim::Known, Claim::Weak, Claim::Same] {
-        assert!(all.heard(0, address(9), MAC, claim, Nanos(1)).is_none());
+        assert!(all.heard(0, address(9), MAC, (claim, true), Nanos(1)).is_none());
         assert_eq!(all.table.get(gateway).unwrap().state, State::Unknown);
     }
     assert_eq!(all.ask(gateway, Nanos(2)), Known::Asks);
-    assert!(all.heard(0, address(9), MAC, Claim::Same, Nanos(3)).is_none());
+    assert!(all.heard(0, address(9), MAC, (Claim::Same, true), Nanos(3)).is_none());
     assert_eq!(all.ask(gateway, Nanos(3)), Known::Waits);
-    assert!(all.heard(0, address(9), MAC, Claim::Known, Nanos(4)).is_some());
+    assert!(all.heard(0, address(9), MAC, (Claim::Known, true), Nanos(4)).is_some());
     assert_eq!(all.ask(gateway, Nanos(5)), Known::At(MAC));
     // By then it is known: the same counts again for as long, another one not.
-    assert!(all.heard(0, address(9), MAC, Claim::Same, Nanos(50)).is_none());
-    assert!(all.heard(0, address(9), [4; 6], Claim::Same, Nanos(60)).is_none());
+    assert!(all.heard(0, address(9), MAC, (Claim::Same, true), Nanos(50)).is_none());
+    assert!(all.heard(0, address(9), [4; 6], (Claim::Same, true), Nanos(60)).is_none());
     assert_eq!(all.ask(gateway, Nanos(150)), Known::At(MAC));
     assert_eq!(all.ask(gateway, Nanos(151)), Known::Doubtful(MAC));
     // One that asks for us tells where it is.
     let other = all.pin(0, address(8), None, Nanos(0)).unwrap();
-    assert!(all.heard(0, address(8), MAC, Claim::New, Nanos(160)).is_none());
+    assert!(all.heard(0, address(8), MAC, (Claim::New, true), Nanos(160)).is_none());
     assert_eq!(all.ask(other, Nanos(161)), Known::At(MAC));
 }

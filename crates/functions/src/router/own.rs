@@ -163,11 +163,7 @@ impl Router {
             let on_link = interface.reaches(address) || self.fib.look_up(address) == Some(Hop::Link(port));
             let new = asked.is_some() && on_link;
             let claim = if says.claim == Claim::New && !new { Claim::Known } else { says.claim };
-            let waited = if says.answers {
-                self.neighbours.heard(port, address, mac, claim, fx.cx.now)
-            } else {
-                self.neighbours.overheard(port, address, mac, claim, fx.cx.now)
-            };
+            let waited = self.neighbours.heard(port, address, mac, (claim, says.answers), fx.cx.now);
             for frame in waited.unwrap_or_default() {
                 Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
                 fx.made.push(NewPacket::new(frame, port));

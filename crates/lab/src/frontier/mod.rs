@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use anyhow::bail;
 use serde::Serialize;
 use slipstream::reframe::embed::{EmbedError, Packet, Reframer};
-use slipstream::reframe::{Admit, Budget, Cause, ReframeConfig, ReframeStats};
+use slipstream::reframe::{Admit, Budget, Cause, ClassStats, ReframeConfig, ReframeStats};
 use slipstream::rules::Rule;
 use slipstream::time::Nanos;
 use slipstream::units::Duration;
@@ -274,6 +274,18 @@ fn most_within(arrivals: &Arrivals, time_ns: u64) -> usize {
     most
 }
 
+/// Checks that all packets of a run had room for as long as they were to be held.
+///
+/// # Errors
+/// Trains left for want of room: the run is not that of a hold of this length.
+pub fn check_room(total: &ClassStats, hold_ns: u64) -> anyhow::Result<()> {
+    if total.released.get(Cause::Capacity as usize).is_some_and(|trains| *trains > 0) {
+        let hold = Duration(hold_ns);
+        bail!("more is held at once for {hold} than a reframer has room for: choose shorter holds");
+    }
+    Ok(())
+}
+
 /// Runs the reframer over a trace, with room for all that it holds at once; see [`run`].
 ///
 /// # Errors
@@ -304,10 +316,7 @@ pub(crate) fn run_with(
     polled(&mut reframer, Nanos::MAX);
     let stats = reframer.stats();
     let total = stats.total();
-    if total.released.get(Cause::Capacity as usize).is_some_and(|trains| *trains > 0) {
-        let hold = Duration(hold_ns);
-        bail!("more is held at once for {hold} than a reframer has room for: choose shorter holds");
-    }
+    check_room(&total, hold_ns)?;
     let point = Point {
         hold_ns,
         price_ns: None,

@@ -8,12 +8,11 @@ use std::thread;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::Plan;
-use slipstream::reframe::{Cause, ReframeConfig};
+use slipstream::reframe::ReframeConfig;
 use slipstream::rules::Rule;
 use slipstream::runtime::{Destination, Origin, Pipeline, Replay, ReplayReport, Traffic};
 use slipstream::time::Nanos;
-use slipstream::units::Duration;
-use slipstream_lab::frontier::{Arrivals, Frontier};
+use slipstream_lab::frontier::{Arrivals, Frontier, check_room};
 use slipstream_model::Gain;
 use slipstream_wire::{Encapsulation, LinkType};
 
@@ -219,13 +218,7 @@ fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyh
         return Err(ui::Interrupted.into());
     }
     let total = report.stats.total();
-    if total.released.get(Cause::Capacity as usize).is_some_and(|trains| *trains > 0) {
-        bail!(
-            "{}: more packets are held at once for {} than there is room for: choose shorter holds with --holds",
-            path.display(),
-            Duration(hold_ns)
-        );
-    }
+    check_room(&total, hold_ns).with_context(|| path.display().to_string())?;
     let slf = report.stats.slf_out();
     let slf = slf.with_context(|| format!("{}: there is no packet with a flow in it", path.display()))?;
     let delay = total.delay;
