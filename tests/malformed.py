@@ -42,7 +42,7 @@ APART = {
     "checksums": "ours is told to verify them", "fragments": "there are none here", "sequence-numbers": "Linux is told not to look",
     "denied": "the last packet of a flow is the only one that is denied", "helpers": "none is loaded",
     "protocols": "SCTP and DCCP are left out", "other-version": "one version at a time", "reject": "no rule rejects here",
-    "limit-clock": "pauses are no multiples of ticks", "many-extensions": "no packet has so many",
+    "limit-clock": "pauses are no multiples of ticks", "many-extensions": "no packet has so many", "picked-up": "no pause is so long",
 }
 
 

@@ -59,6 +59,8 @@ pub struct ConntrackConfig {
     pub early_drop: bool,
     /// TCP, by state.
     pub tcp: TcpTimeouts,
+    /// TCP that was open before anybody looked, at most, as long as packets have gone one way only.
+    pub tcp_one_way: u64,
     /// UDP in one direction.
     pub udp: u64,
     /// UDP in both directions.
@@ -103,6 +105,7 @@ impl ConntrackConfig {
             loose: true,
             early_drop: settings.flag("early_drop"),
             tcp: TcpTimeouts::LINUX,
+            tcp_one_way: 300 * SECOND,
             udp: 30 * SECOND,
             udp_replied: 120 * SECOND,
             icmp: 30 * SECOND,
@@ -386,13 +389,20 @@ fn step_of(connection: &Connection, packet: &Tracked, direction: Direction) -> S
 
 impl ConntrackConfig {
     fn shortest(&self) -> u64 {
-        let Self { tcp, udp, udp_replied, icmp, other, .. } = self;
-        tcp.shortest().min(*udp).min(*udp_replied).min(*icmp).min(*other)
+        let Self { tcp, tcp_one_way, udp, udp_replied, icmp, other, .. } = self;
+        tcp.shortest().min(*tcp_one_way).min(*udp).min(*udp_replied).min(*icmp).min(*other)
+    }
+
+    fn of_tcp(&self, connection: &Connection) -> u64 {
+        let usual = self.tcp.of(connection.tcp);
+        // Any ACK begins a connection: one that nobody has answered is not kept for days.
+        let one_way = connection.tcp == TcpState::Established && !connection.replied;
+        if one_way { usual.min(self.tcp_one_way) } else { usual }
     }
 
     fn deadline(&self, connection: &Connection, packet: &Tracked, now: Nanos) -> Nanos {
         now.after(match packet.key.protocol() {
-            _ if is_tcp(packet) => self.tcp.of(connection.tcp),
+            _ if is_tcp(packet) => self.of_tcp(connection),
             UDP if connection.replied => self.udp_replied,
             UDP => self.udp,
             ICMP | ICMPV6 => self.icmp,

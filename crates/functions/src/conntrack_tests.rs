@@ -119,6 +119,31 @@ fn ports_that_are_used_again_open_a_connection() {
     }
 }
 
+/// Whoever sends an ACK begins a connection, and many may send many: it is kept for as long as an open one
+/// once it was answered, as in Linux.
+#[test]
+fn what_was_open_before_is_forgotten_soon_unless_it_is_answered() {
+    for v6 in [false, true] {
+        let ack = |out: bool| {
+            let ports = if out { (5000, 80) } else { (80, 5000) };
+            packet(v6, 6, out, &tcp(ports.0, ports.1, ACK, b""))
+        };
+        for (answers, kept) in [(&[][..], 300), (&[1_u64][..], 5 * 86_400)] {
+            for (second, state) in [(kept - 1, CtState::Established), (kept, CtState::New)] {
+                let mut tracker = Conntrack::new(&ConntrackConfig::default());
+                assert_eq!(see(&mut tracker, &ack(true), START), CtState::New);
+                // It counts from the last packet on.
+                let last = START.after(200 * SECOND);
+                assert_eq!(see(&mut tracker, &ack(true), last), CtState::New);
+                for _ in answers {
+                    assert_eq!(see(&mut tracker, &ack(false), last), CtState::Established);
+                }
+                assert_eq!(see(&mut tracker, &ack(false), last.after(second * SECOND)), state, "{second} s");
+            }
+        }
+    }
+}
+
 #[test]
 fn echoes_and_errors() {
     for (v6, icmp, ask, answer, unreachable) in [(false, 1, 8, 0, 3), (true, 58, 128, 129, 1)] {
@@ -478,7 +503,8 @@ proptest! {
                 None => {
                     if accepted {
                         let tcp = TcpState::first(flags, loose).unwrap_or_default();
-                        let timeout = if udp_packet { config.udp } else { config.tcp.of(tcp) };
+                        let one_way = config.tcp.of(tcp).min(config.tcp_one_way);
+                        let timeout = if udp_packet { config.udp } else { one_way };
                         let (replied, again, deadline) = (false, false, now + timeout);
                         list.push(Slow { src, dst, protocol, replied, again, tcp, deadline });
                     }
@@ -513,7 +539,8 @@ proptest! {
                         }
                         if step != Step::Ignore {
                             let udp = if c.replied { config.udp_replied } else { config.udp };
-                            c.deadline = now + if udp_packet { udp } else { config.tcp.of(c.tcp) };
+                            let most = if c.replied { u64::MAX } else { config.tcp_one_way };
+                            c.deadline = now + if udp_packet { udp } else { config.tcp.of(c.tcp).min(most) };
                         }
                     }
                 }
