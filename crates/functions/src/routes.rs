@@ -72,12 +72,11 @@ pub struct Routes {
 const WORDS: [&str; 9] =
     ["via", "port", "dev", "mac", "metric", "blackhole", "unreachable", "prohibit", "throw"];
 /// Words of `ip route` that take a value and mean nothing here.
-const PASSED_OVER: [&str; 16] = [
+const PASSED_OVER: [&str; 15] = [
     "proto",
     "protocol",
     "scope",
     "src",
-    "table",
     "pref",
     "expires",
     "error",
@@ -232,6 +231,8 @@ impl<'a> Reader<'a> {
             "prohibit" => Some(NextHop::Prohibit),
             "throw" => Some(NextHop::Throw),
             CACHE => return Ok(None),
+            // A route over several next hops goes on in such lines.
+            "nexthop" => return Err(self.several(first)),
             kind if LOCAL.contains(&kind) => return Ok(None),
             _ => None,
         };
@@ -240,7 +241,7 @@ impl<'a> Reader<'a> {
         }
         let prefix = if first.text == "default" { None } else { Some(self.prefix(first)?) };
         let (mut gateway, mut port, mut mac, mut metric, mut alive) = (None, None, None, None, true);
-        let mut preferred = false;
+        let (mut preferred, mut local) = (false, false);
         while let Some(word) = self.word() {
             let twice = match word.text {
                 "via" => gateway.replace(self.gateway(word, prefix)?).is_some(),
@@ -248,6 +249,10 @@ impl<'a> Reader<'a> {
                 "mac" | "lladdr" => mac.replace(self.mac(word)?).is_some(),
                 "metric" => metric.replace(self.metric(word)?).is_some(),
                 "dead" => !std::mem::replace(&mut alive, false),
+                "table" => {
+                    local |= self.is_of_local_table(word)?;
+                    false
+                }
                 flag if FLAGS.contains(&flag) => false,
                 other if PASSED_OVER.contains(&other) => {
                     self.value(word)?;
@@ -261,15 +266,15 @@ impl<'a> Reader<'a> {
                     }
                     false
                 }
-                "nexthop" => {
-                    let error = word.error(self.text, "routes over several next hops are not supported");
-                    return Err(error.hint("write one `via` a route; the load balancer shares load"));
-                }
+                "nexthop" => return Err(self.several(word)),
                 other => return Err(self.unknown(word, other)),
             };
             if twice {
                 return Err(word.error(self.text, format!("`{}` is there twice", word.text)));
             }
+        }
+        if local {
+            return Ok(None);
         }
         let next = match kind {
             Some(kind) if gateway.is_none() => kind,
@@ -289,6 +294,26 @@ impl<'a> Reader<'a> {
         let any = if v6 { "::/0" } else { "0.0.0.0/0" };
         let net = prefix.unwrap_or_else(|| any.parse().unwrap_or_default());
         Ok(alive.then_some(Route { net, next, metric: metric.unwrap_or(0), line }))
+    }
+
+    /// Returns true for a route of the table `local`, which forwards nothing, and false for one of `main`.
+    /// All packets come to these two, and to others those of a rule (`ip rule`).
+    fn is_of_local_table(&mut self, word: Line<'a>) -> Result<bool, RuleError> {
+        let value = self.value(word)?;
+        match value.text {
+            "local" | "255" => Ok(true),
+            "main" | "254" => Ok(false),
+            other => {
+                let message = format!("the table `{}` is for the packets of a rule", short(other));
+                let hint = "leave the route out, or write it without `table` if it is for all packets";
+                Err(word.error(self.text, message).hint(hint))
+            }
+        }
+    }
+
+    fn several(&self, word: Line<'a>) -> RuleError {
+        let error = word.error(self.text, "routes over several next hops are not supported");
+        error.hint("write one `via` a route; the load balancer shares load")
     }
 
     fn prefix(&self, word: Line<'a>) -> Result<IpNet, RuleError> {

@@ -105,16 +105,30 @@ fn words_that_mean_something_are_not_passed_over() {
         ("10.0.0.0/8 via 192.0.2.1 tos 0x10", 26),
         ("2001:db8::/32 from 2001:db8:1::/48 dev e", 15),
         ("10.0.0.0/8 encap mpls 100 via 192.0.2.1 dev e", 12),
+        ("10.0.0.0/8 via 192.0.2.1 table 100", 26),
+        ("blackhole 10.0.0.0/8 table vpn", 22),
         ("10.0.0.0/8 dev e hoplimits 64", 18),
         ("10.0.0.0/8 dev e lock 64", 18),
         ("10.0.0.0/8 dev e mtu lock", 22),
         ("10.0.0.0/8 dev e proto lock static", 29),
         ("throw 10.0.0.0/8 via 192.0.2.1", 7),
         ("fe80::/64", 1),
+        ("\tnexthop via 192.0.2.1 dev e weight 1 ", 2),
     ] {
         let errors = Routes::parse(text).unwrap_err().errors;
         assert_eq!(errors.iter().map(|e| e.column).collect::<Vec<_>>(), [column], "{text}");
     }
+}
+
+/// Packets meet the tables `local` and `main` whatever rules there are.
+#[test]
+fn the_tables_that_all_packets_meet() {
+    let text = "ff00::/8 dev e table local metric 256 pref medium\n10.0.0.0/8 dev e table main\n\
+                10.1.0.0/16 dev e table 254\nlocal 10.0.0.1 dev e table 255\n10.2.0.0/16 dev e table 255\n";
+    let routes = Routes::parse(text).unwrap();
+    assert_eq!(routes.skipped(), [1, 4, 5]);
+    let nets: Vec<_> = routes.routes().iter().map(|route| route.net.to_string()).collect();
+    assert_eq!(nets, ["10.0.0.0/8", "10.1.0.0/16"]);
 }
 
 #[test]
