@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use slipstream_wire::Flags;
+use slipstream_wire::protocol::{TCP, UDP};
 
 use super::PacketFields;
 use crate::text::{Errors, Line, RuleSetErrors, short};
@@ -88,7 +89,10 @@ impl IpSet {
         match self.kind {
             Kind::Addresses => self.holds((0, 0), address(first)),
             Kind::AddressesAndPorts => seen && self.holds((packet.protocol(), port(second)), address(first)),
-            Kind::Ports => seen && self.entries.contains_key(&(0, port(first))),
+            // Linux takes no other protocol's ports for members of these, though it does in the sets above.
+            Kind::Ports => {
+                matches!(packet.protocol(), TCP | UDP) && seen && self.entries.contains_key(&(0, port(first)))
+            }
         }
     }
 

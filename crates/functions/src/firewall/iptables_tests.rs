@@ -177,7 +177,7 @@ const SETS: &str = "create hosts hash:ip family inet hashsize 1024 maxelem 65536
     add hosts 10.0.0.1\nadd hosts 10.0.0.9 comment \"timeout\"\n\
     create nets hash:net family inet hashsize 64 maxelem 9\nadd nets 10.66.0.0/16\nadd nets 10.67.0.0/24\n\
     create services hash:ip,port family inet hashsize 64 maxelem 9\n\
-    add services 192.0.2.1,tcp:80\nadd services 192.0.2.1,udp:53\n\
+    add services 192.0.2.1,tcp:80\nadd services 192.0.2.1,udp:53\nadd services 192.0.2.9,sctp:443\n\
     create open bitmap:port range 0-65535\nadd open 443\nadd open 8000-8010\n\
     create six hash:net family inet6\nadd six 2001:db8::/32\n";
 
@@ -190,7 +190,9 @@ fn sets_are_those_of_ipset_save() {
          -A FORWARD -m set --match-set nets dst -j REJECT\n\
          -A FORWARD -m set --match-set services dst,dst -j ACCEPT\n\
          -A FORWARD -p tcp -m set --match-set open src -j ACCEPT\n\
-         -A FORWARD -p udp -m set ! --match-set nets src -m set --match-set open dst -j ACCEPT\n",
+         -A FORWARD -p udp -m set ! --match-set nets src -m set --match-set open dst -j ACCEPT\n\
+         -A FORWARD -s 10.0.0.7/32 -m set --match-set open dst -j ACCEPT\n\
+         -A FORWARD -s 10.0.0.7/32 -m set ! --match-set open dst -j REJECT\n",
     );
     let set = read(&text, &how).unwrap();
     check(
@@ -208,6 +210,10 @@ fn sets_are_those_of_ipset_save() {
             ("tcp 10.0.0.8:8011 > 192.0.2.2:53", "deny default"),
             ("udp 10.0.0.8:5 > 192.0.2.2:443", "allow 7"),
             ("udp 10.67.0.8:5 > 192.0.2.2:443", "deny default"),
+            // Sets of ports alone are of TCP and UDP.
+            ("tcp 10.0.0.7:5 > 192.0.2.2:443", "allow 8"),
+            ("132 10.0.0.7:5 > 192.0.2.2:443", "reset 9"),
+            ("132 10.0.0.7:5 > 192.0.2.9:443", "allow 5"),
         ],
     );
     let six = rules("-A FORWARD -s ::/0 -m set --match-set six src -j ACCEPT\n");
