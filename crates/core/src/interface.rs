@@ -24,4 +24,11 @@ impl Interface {
     pub const fn link(&self) -> LinkType {
         LinkType::from_number(self.link_number as u16)
     }
+
+    /// The same interface, whose packets are not said to end with a frame check sequence.
+    #[must_use]
+    pub fn without_check_sequence(&self) -> Self {
+        // Its length, and the bit that says that there is one.
+        Self { link_number: self.link_number & 0x03ff_ffff, ..self.clone() }
+    }
 }

@@ -379,6 +379,9 @@ pub struct Properties {
     pub drops: &'static [DropReason],
     /// Why it can't do with packets whose payload waits elsewhere, if it can't.
     pub needs_payload: fn(&Settings) -> Option<&'static str>,
+    /// Frames may leave with other bytes than they came with, or are made here, so that a frame check
+    /// sequence at their end is not theirs any more.
+    pub changes_frames: fn(&Settings) -> bool,
     /// Packets get other addresses or ports.
     pub rewrites_flows: fn(&Settings) -> bool,
     /// Addresses that packets are given on their way out, which somebody has to answer for.
@@ -428,6 +431,7 @@ impl Properties {
             payload: Payload::Passes,
             drops: &[],
             needs_payload: |_| None,
+            changes_frames: |_| false,
             rewrites_flows: |_| false,
             external: |_| Vec::new(),
             attachments: |_| None,

@@ -162,6 +162,7 @@ pub const SLICE: StageType = StageType {
     ],
     properties: Properties {
         payload: Payload::Parks,
+        changes_frames: |settings| settings.text("marked") == "remark",
         drops: &[MARKED],
         partners: &[
             Partner { of: &["remark"], need: Need::Is("marked", &["remark"]) },

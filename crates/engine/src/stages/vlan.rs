@@ -34,6 +34,7 @@ pub(super) const VLAN_PUSH: StageType = StageType {
         },
     ],
     properties: Properties {
+        changes_frames: |_| true,
         ..Properties::new(
             // The tag is the same for all packets.
             |_| Meets::Nothing,
@@ -51,6 +52,7 @@ pub(super) const VLAN_POP: StageType = StageType {
     outputs: OUT,
     settings: &[],
     properties: Properties {
+        changes_frames: |_| true,
         ..Properties::new(
             // A frame's own bytes say which tag goes.
             |_| Meets::Nothing,

@@ -441,3 +441,47 @@ fn tags_carry_nothing_past_a_firewall() {
         }
     }
 }
+
+/// A capture says that its frames end with a check sequence. What leaves says so too where they stay as they
+/// are, and doesn't where a stage changes frames, whose sequence is wrong then, or makes some, which have
+/// none.
+#[test]
+fn frames_that_were_changed_are_not_said_to_end_with_a_check_sequence() {
+    const FCS: u32 = 2 << 28 | 1 << 26;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.pcap");
+    let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, Format::Pcap)).unwrap();
+    writer.add_interface(&Interface { link_number: 1 | FCS, snap_len: 0, name: None });
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0, 0, 32, 0, 1, 0x40, 0, 64, 17, 0x26, 0xb7, 10, 0, 0, 2, 10, 0, 1, 2]);
+    frame.extend([0, 7, 0, 9, 0, 12, 0, 0, 1, 2, 3, 4]);
+    frame.resize(64, 0);
+    writer.write(0, Nanos(1_000_000_000), 64, &frame).unwrap();
+    writer.finish().unwrap();
+    std::fs::write(directory.path().join("rules.txt"), "allow any\n").unwrap();
+    for (stages, same) in [
+        ("counter -> reframe(compress=gro) -> flow_stats -> limit(rate=1mpps)", true),
+        ("meter(cir=1mbps, cbs=9000, ebs=0)", true),
+        ("meter(cir=1mbps, cbs=9000, ebs=0, mark=af1)", false),
+        ("vlan_push(id=5)", false),
+        ("vlan_pop", false),
+        ("firewall(rules=rules.txt)", false),
+        ("nat(pool=[192.0.2.1], routed=true)", false),
+        ("balancer(service=\"10.0.1.2:9\", protocol=udp, backends=[10.9.0.1], source=10.9.0.2)", false),
+        ("slice(threshold=0) -> splice", true),
+        ("slice(threshold=0, marked=remark) -> splice", false),
+        ("counter -> router(interfaces=[\"a 10.0.1.1/24 02:02:02:02:02:02\"])", false),
+    ] {
+        for (workers, out) in [(1, "out.pcap"), (2, "out.pcapng")] {
+            let graph = format!("in :: pcap(path=in.pcap) -> {stages} -> out :: pcap(path={out})");
+            let plan = Plan::from_graph(&graph, None, None, directory.path()).unwrap();
+            let mut driver = Driver::new(plan.build(7).unwrap()).workers(workers);
+            driver.run(&mut |_| ControlFlow::Continue(())).unwrap();
+            let mut reader = CaptureReader::open(&directory.path().join(out)).unwrap();
+            // A router's question and error, which it sends first, are made by it.
+            assert!(reader.next_record().unwrap().is_some(), "{stages}");
+            let link = reader.interfaces()[0].link_number;
+            assert_eq!(link, if same { 1 | FCS } else { 1 }, "{stages} {out}");
+        }
+    }
+}

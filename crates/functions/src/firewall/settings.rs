@@ -149,6 +149,8 @@ pub const FIREWALL: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        // Resets and ICMP errors are made here.
+        changes_frames: |_| true,
         drops: &[DropReason::Denied, DropReason::TableFull],
         reload: Some(RELOAD),
         tables: &[STATE],

@@ -182,6 +182,7 @@ pub const NAT: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        changes_frames: |_| true,
         rewrites_flows: |_| true,
         external,
         paired: true,

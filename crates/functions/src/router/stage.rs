@@ -122,6 +122,7 @@ pub const ROUTER: StageType = StageType {
     ],
     properties: Properties {
         counts_hops: true,
+        changes_frames: |_| true,
         drops: &[
             DropReason::Blackhole,
             DropReason::HopLimit,

@@ -117,6 +117,7 @@ pub const BALANCER: StageType = StageType {
     ],
     properties: Properties {
         drops: &[DropReason::Malformed, DropReason::NoBackend, DropReason::TooBig, DropReason::Unsupported],
+        changes_frames: |_| true,
         rewrites_flows: |settings| settings.text("mode") == "nat",
         reload: Some(RELOAD),
         tables: &[AFFINITY],

@@ -109,6 +109,7 @@ pub const METER: StageType = StageType {
         DECIDE,
     ],
     properties: Properties {
+        changes_frames: |settings| settings.text("mark") != "none",
         partners: &[
             Partner { of: &["pbs"], need: Need::Given(&["pir"]) },
             Partner { of: &["ebs"], need: Need::Without("pir") },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
-use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied};
+use crate::pipeline::{Common, Diagnostics, Finding, Plan, PlannedStage, Wire, order, proxied};
 use crate::pipeline::{received_twice_notes, unanswered_notes};
 use crate::runtime::live::Excess;
 use slipstream_core::flow_context::Place;
@@ -75,6 +75,8 @@ impl Pipeline {
         let mut findings = Vec::new();
         let mut this = Self::of(Vec::new(), Vec::new());
         this.live = plan.stages.iter().any(|s| s.kind.live());
+        let changes = |s: &PlannedStage| (s.kind.properties.changes_frames)(&s.settings);
+        this.changes_frames = plan.stages.iter().any(changes);
         let alone = plan.stages.iter().find(|s| !plan.may_share(&s.kind));
         this.not_shared = alone.map(|stage| (stage.name.clone(), stage.kind.name));
         let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();

@@ -140,6 +140,8 @@ pub struct Pipeline {
     number: usize,
     /// Other sections run elsewhere: they are told of the time.
     split: bool,
+    /// A stage changes frames, or makes some.
+    changes_frames: bool,
     /// Some packets go round.
     rounds: bool,
     /// Nothing is ever due but in the stage behind the one source, which takes packets as they arrive.
@@ -237,6 +239,7 @@ impl Pipeline {
             base: 0,
             number: 0,
             split: false,
+            changes_frames: false,
             rounds: false,
             keeps_time: false,
             now: Nanos(0),
@@ -325,8 +328,17 @@ impl Pipeline {
         self.timed = false;
     }
 
-    /// Tells all stages of interfaces that have come up.
+    /// Tells all stages of interfaces that have come up. Where frames are changed or made on the way, none is
+    /// said to end with a frame check sequence: it would be wrong, or bytes of the packet would be taken for
+    /// one.
     pub(super) fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        let without: Vec<Interface>;
+        let new = if self.changes_frames {
+            without = new.iter().map(Interface::without_check_sequence).collect();
+            &without
+        } else {
+            new
+        };
         self.links.extend(new.iter().map(|i| LinkType::from_number(i.link_number as u16)));
         if self.split {
             self.pass_on(Event::Interfaces(new.to_vec()));
