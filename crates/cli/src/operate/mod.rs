@@ -16,9 +16,13 @@ mod tables;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::bail;
 use serde_json::Value;
 use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::{Monitor, Operator, RunReport};
+
+/// Why nothing is done for a pipeline of which not all shards run.
+const NOT_ALL: &str = "the pipeline has ended, or has not begun on all shards";
 
 /// Reads the configuration anew.
 type Read = Box<dyn Fn() -> anyhow::Result<Plan> + Send + Sync>;
@@ -76,6 +80,18 @@ impl Operation {
     /// The way in which packets are led to shards, where there are several.
     fn sharded(&self) -> Option<MutexGuard<'_, ShardPlan>> {
         self.shards.as_ref().map(|shards| shards.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The number of shards, all of which run.
+    ///
+    /// # Errors
+    /// One of them has ended, or has not begun: what the others answer is not all that there is.
+    fn running_shards(&self) -> anyhow::Result<usize> {
+        let shards = self.sharded().map_or(1, |sharded| sharded.shards());
+        if self.operator.shards() < shards {
+            bail!(NOT_ALL);
+        }
+        Ok(shards)
     }
 
     /// The plan that counts now. Nobody changes it while this is held, which is not for long.

@@ -11,7 +11,7 @@ use slipstream::pipeline::Plan;
 use slipstream::runtime::Work;
 use tracing::{info, warn};
 
-use super::Operation;
+use super::{NOT_ALL, Operation};
 use crate::log::LIVE;
 
 /// Longest wait for the data path to take what is new.
@@ -72,7 +72,7 @@ impl Operation {
         let mut sharded = self.sharded();
         let shards = sharded.as_ref().map_or(1, |sharded| sharded.shards());
         if self.operator.shards() < shards {
-            return Err(anyhow!("the pipeline has ended, or has not begun on all shards"));
+            return Err(anyhow!(NOT_ALL));
         }
         // All of it is made before any of it counts, for each shard by itself: a NAT's ports are parted.
         let (updates, ways) = match &sharded {

@@ -56,6 +56,8 @@ pub(crate) struct Keeper {
     unreadable: Unreadable,
     /// The file as it was read, or written last, under a lock: it is nobody else's while this process lives.
     held: Mutex<Option<File>>,
+    /// Held while a state is made and written, so that none takes the place of a later one.
+    saving: Mutex<()>,
 }
 
 /// Entries that came back, and those that did not.
@@ -72,7 +74,7 @@ impl Keeper {
     /// Another process keeps its state there, or no file can be written: that is said now, and not after a
     /// minute.
     pub(crate) fn new(path: &Path, unreadable: Unreadable) -> anyhow::Result<Self> {
-        let keeper = Self { path: path.to_owned(), unreadable, held: Mutex::new(None) };
+        let keeper = Self { path: path.to_owned(), unreadable, held: Mutex::new(None), saving: Mutex::default() };
         let target = target(path);
         match fs::metadata(&target) {
             Ok(about) if !about.is_file() => Err(anyhow!("this is no regular file")),
@@ -230,6 +232,7 @@ impl Keeper {
     /// # Errors
     /// The file can't be written.
     pub(crate) fn save_ended(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+        let _alone = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let now = LiveClock::get().now();
         let mut state = StateWriter::now();
         for (stage, place, kind) in tables(plan) {
@@ -320,15 +323,18 @@ impl Operation {
     /// Saves the state of the pipeline while it runs, in slices between batches.
     ///
     /// # Errors
-    /// There is no file for it, it can't be written, or the data path does not answer.
+    /// There is no file for it, it can't be written, or the data path does not answer; or not all of the
+    /// pipeline runs, whose state would be taken for all that there is.
     pub(crate) fn save(&self) -> anyhow::Result<u64> {
         let keeper = self.state.as_ref().context("no file for the state was given (--state)")?;
+        let _alone = keeper.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.running_shards()?;
         let plan = self.plan().clone();
         let mut state = StateWriter::now();
         let _attention = self.operator.attention();
         for (stage, place, kind) in tables(&plan) {
             state.table(stage, kind.name, kind.version, kind.record as u16);
-            for shard in 0..self.operator.shards() {
+            for shard in 0..shards {
                 let mut from = Some(0);
                 while let Some(at) = from {
                     let (records, next) =

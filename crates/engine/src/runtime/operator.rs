@@ -181,9 +181,10 @@ impl Operator {
 
     /// Has all of this done at one point in time, between two packets. Doesn't wait for it.
     pub fn post(&self, shard: usize, work: Vec<(String, Work)>) {
-        let found =
-            lock(&self.0.runs).iter().find(|(number, _)| *number == shard).map(|(_, run)| Arc::clone(run));
-        let Some(inbox) = found else { return };
+        // A run that ends meanwhile, which takes its inbox out first and then lets go what is in it, finds
+        // this there: whoever waits for it hears so.
+        let runs = lock(&self.0.runs);
+        let Some((_, inbox)) = runs.iter().find(|(number, _)| *number == shard) else { return };
         lock(&inbox.visits).push_back(Visits(Arc::new(Mutex::new(work))));
         inbox.wanted.store(true, Ordering::Release);
     }
