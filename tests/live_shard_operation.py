@@ -4,6 +4,7 @@ control socket."""
 import json
 import re
 import signal
+import socket
 import threading
 
 import live_operation
@@ -187,6 +188,68 @@ def shard_restart(case, binary, scratch):
         close(pairs)
 
 
+def shard_restart_v6(case, binary, scratch):
+    """Beside a NAT, which leaves IPv6 alone, a firewall's connections of IPv6 survive a restart on as many
+    shards, whoever has begun them, and on others where an inside host has. The end speaks first that rules
+    don't let begin."""
+    rules, state = scratch / "rules.txt", scratch / "state"
+    rules.write_text("allow icmp6\nallow state established\nallow state new dst port 7000\ndefault deny\n")
+    graph = f"""
+        lan :: af_packet(interface=ma); wan :: af_packet(interface=mb)
+        n :: nat(pool=[10.77.0.100], inside=[192.168.7.0/24], hairpin=false, routed=true)
+        f :: firewall(rules="{rules}")
+        lan -> out :: switch(ports=["v4: ip dst net 0.0.0.0/0"]); out[v4] -> [inside]n[outside] -> wan
+        out[other] -> [in]f[out] -> wan
+        wan -> back :: switch(ports=["v4: ip dst net 0.0.0.0/0"]); back[v4] -> [outside]n[inside] -> lan
+        back[other] -> [back]f[back] -> lan
+    """
+    inside, outside = ([f"fd77::{end}{n}" for n in range(10, 40)] for end in (1, 2))
+    with Net() as net:
+        for end, other, own, others in (("a", "b", inside, outside), ("b", "a", outside, inside)):
+            for address in own:
+                net.ip(end, "addr", "add", f"{address}/64", "dev", f"{end}0", "nodad")
+            for address in others:
+                net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
+
+        def bound(end, address, port):
+            made = net.socket(end, socket.AF_INET6, socket.SOCK_DGRAM)
+            made.bind((address, port))
+            return made
+
+        # Of every other pair the inside host has the port that anybody may begin with.
+        ports = [(7000, 5000) if n % 2 else (5000, 7000) for n in range(len(inside))]
+        pairs = [(bound("a", a, p), bound("b", b, q)) for a, b, (p, q) in zip(inside, outside, ports)]
+        # The one that begins stands first.
+        pairs = [pair[::-1] if n % 2 else pair for n, pair in enumerate(pairs)]
+
+        def come(first, those=pairs):
+            for pair in those:
+                pair[first].sendto(b"word", pair[1 - first].getsockname()[:2])
+            heard = 0
+            for pair in those:
+                pair[1 - first].settimeout(0.5)
+                try:
+                    heard += pair[1 - first].recv(9) == b"word"
+                except TimeoutError:
+                    pass
+            return heard
+
+        def start(shards):
+            return Middlebox(net, binary, "run", *JSON, "--shards", shards, "--state", state, "-e", graph).ready()
+
+        box = start(2)
+        case.equal((come(0), come(1)), (len(pairs), len(pairs)), "words before")
+        for shards, those in ((2, pairs), (3, pairs[::2])):
+            _, _, err = box.stop(signal.SIGTERM)
+            case.check("state saved" in err and "panicked" not in err, err[-600:])
+            box = start(shards)
+            case.equal(come(1, those), len(those), f"words behind a restart on {shards} shards")
+        _, _, err = box.stop(signal.SIGTERM)
+        case.check(f"entries={len(pairs)} left_out=0" in err, err[-600:])
+        for one in [one for pair in pairs for one in pair]:
+            one.close()
+
+
 def shard_gateway(case, binary, scratch):
     """The usual gateway on two shards: reframers, a firewall, a router that asks its neighbours, a NAT.
     Connections of 20 hosts come through whichever side speaks, over reloads and a neighbour that is
@@ -232,4 +295,4 @@ def shard_gateway(case, binary, scratch):
         case.equal((report["left_inside"], report["dropped"].get("unresolved", 0)), (0, 0), "left inside, unresolved")
 
 
-SHARD_OPERATION = (shard_reload, shard_restart, shard_gateway)
+SHARD_OPERATION = (shard_reload, shard_restart, shard_restart_v6, shard_gateway)

@@ -243,7 +243,7 @@ pub(crate) fn run(
     drop(progress);
     manager.tell("STOPPING=1");
     drop(watcher);
-    let saved = operation.state.as_ref().map_or(Ok(()), |state| state.save_ended(&mut run, plan));
+    let saved = operation.save_ended(&mut run, plan);
     if let (Err(_), Err(why)) = (&result, &saved) {
         // The run's own error is what it ends with.
         warn!(target: LIVE, "the state could not be saved: {why:#}");

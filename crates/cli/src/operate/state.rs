@@ -1,10 +1,10 @@
 //! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a
 //! restart loses no connection.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use serde_json::Value;
 use slipstream::clock::{self, LiveClock};
 use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
-use slipstream::pipeline::Plan;
+use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::Driver;
 use slipstream::text_file;
 use slipstream::time::Nanos;
@@ -38,6 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(20);
 /// Larger files are no states.
 const LARGEST: u64 = 16 << 30;
+
+/// A table of no stage: hosts behind a NAT that its settings don't name, as shards that were led their
+/// packets have told; an address each, of IPv4 as `::ffff:a.b.c.d`.
+const INSIDE: (&str, u16, usize) = ("inside", 1, 16);
 
 /// Treatment of a state that can't be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -74,7 +78,8 @@ impl Keeper {
     /// Another process keeps its state there, or no file can be written: that is said now, and not after a
     /// minute.
     pub(crate) fn new(path: &Path, unreadable: Unreadable) -> anyhow::Result<Self> {
-        let keeper = Self { path: path.to_owned(), unreadable, held: Mutex::new(None), saving: Mutex::default() };
+        let keeper =
+            Self { path: path.to_owned(), unreadable, held: Mutex::new(None), saving: Mutex::default() };
         let target = target(path);
         match fs::metadata(&target) {
             Ok(about) if !about.is_file() => Err(anyhow!("this is no regular file")),
@@ -170,7 +175,7 @@ impl Keeper {
         };
         let hosts = sharded.as_ref().map(|_| hosts_of_nats(plan, &state)).unwrap_or_default();
         let owner = sharded.as_ref().map(|sharded| sharded.owners(&hosts));
-        for table in &state.tables {
+        for table in state.tables.iter().filter(|table| !is_inside(table)) {
             let count = (table.records.len() / table.record) as u64;
             let Some((place, kind)) = place(plan, table) else {
                 warn!(target: LIVE, stage = table.stage, table = table.name, entries = count, "no stage has this table as it was saved; it is left out");
@@ -231,10 +236,16 @@ impl Keeper {
     ///
     /// # Errors
     /// The file can't be written.
-    pub(crate) fn save_ended(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+    fn save_ended(
+        &self,
+        driver: &mut Driver,
+        plan: &Plan,
+        sharded: Option<&ShardPlan>,
+    ) -> anyhow::Result<()> {
         let _alone = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let now = LiveClock::get().now();
         let mut state = StateWriter::now();
+        let mut inside = InsideHosts::new(sharded.and_then(ShardPlan::inside_hosts));
         for (stage, place, kind) in tables(plan) {
             state.table(stage, kind.name, kind.version, kind.record as u16);
             for shard in 0..driver.shards() {
@@ -245,10 +256,12 @@ impl Keeper {
                 while let Some(at) = from {
                     records.clear();
                     from = operated.save(place, at, 4096, now, &mut records);
+                    inside.see(shard, kind, &records);
                     state.records(&records);
                 }
             }
         }
+        inside.put(&mut state);
         let bytes = self.write(state)?;
         let file = self.path.display().to_string();
         info!(target: LIVE, file, bytes, "state saved");
@@ -281,7 +294,50 @@ fn hosts_of_nats(plan: &Plan, state: &StateFile<'_>) -> HashSet<IpAddr> {
     let tables = state.tables.iter().filter_map(|table| Some((table, place(plan, table)?.1)));
     let ends =
         tables.flat_map(|(table, kind)| table.records.chunks_exact(table.record).filter_map(kind.ends));
-    ends.filter(|ends| ends.external.is_some()).map(|ends| ends.source.0).collect()
+    let told = state.tables.iter().filter(|table| is_inside(table));
+    let told = told.flat_map(|table| table.records.chunks_exact(table.record));
+    let told = told.filter_map(|record| Some(Ipv6Addr::from(*record.first_chunk::<16>()?).to_canonical()));
+    ends.filter(|ends| ends.external.is_some()).map(|ends| ends.source.0).chain(told).collect()
+}
+
+/// Returns true of the table of [inside hosts](INSIDE).
+fn is_inside(table: &SavedTable<'_>) -> bool {
+    table.stage.is_empty() && (table.name, table.version, table.record) == INSIDE
+}
+
+/// Collects the hosts behind a NAT that nothing but the shard of their connections tells of.
+struct InsideHosts<F> {
+    of: Option<F>,
+    hosts: BTreeSet<IpAddr>,
+}
+
+impl<F: Fn(usize, &EntryEnds) -> Option<IpAddr>> InsideHosts<F> {
+    fn new(of: Option<F>) -> Self {
+        Self { of, hosts: BTreeSet::new() }
+    }
+
+    /// A shard has these records.
+    fn see(&mut self, shard: usize, kind: &StateTable, records: &[u8]) {
+        if let Some(of) = &self.of {
+            let ends = records.chunks_exact(kind.record).filter_map(kind.ends);
+            self.hosts.extend(ends.filter_map(|ends| of(shard, &ends)));
+        }
+    }
+
+    fn put(self, state: &mut StateWriter) {
+        let (name, version, record) = INSIDE;
+        if self.hosts.is_empty() {
+            return;
+        }
+        state.table("", name, version, record as u16);
+        for host in self.hosts {
+            let host = match host {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            state.records(&host.octets());
+        }
+    }
 }
 
 /// Returns true if a table has the layout of one that was saved.
@@ -320,6 +376,15 @@ fn place<'a>(plan: &'a Plan, saved: &SavedTable<'_>) -> Option<(usize, &'a State
 }
 
 impl Operation {
+    /// Saves the state of the pipeline, which has ended, if there is a file for it.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub(crate) fn save_ended(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+        let Some(keeper) = &self.state else { return Ok(()) };
+        keeper.save_ended(driver, plan, self.sharded().as_deref())
+    }
+
     /// Saves the state of the pipeline while it runs, in slices between batches.
     ///
     /// # Errors
@@ -330,6 +395,8 @@ impl Operation {
         let _alone = keeper.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let shards = self.running_shards()?;
         let plan = self.plan().clone();
+        let sharded = self.sharded().map(|sharded| sharded.clone());
+        let mut inside = InsideHosts::new(sharded.as_ref().and_then(ShardPlan::inside_hosts));
         let mut state = StateWriter::now();
         let _attention = self.operator.attention();
         for (stage, place, kind) in tables(&plan) {
@@ -339,11 +406,13 @@ impl Operation {
                 while let Some(at) = from {
                     let (records, next) =
                         self.slice(shard, stage, (place, kind.record), at, Patience::default())?;
+                    inside.see(shard, kind, &records);
                     state.records(&records);
                     from = next;
                 }
             }
         }
+        inside.put(&mut state);
         keeper.write(state)
     }
 }

@@ -50,12 +50,20 @@ impl ShardPlan {
     }
 
     /// Tells the shard that a saved entry is for, since the packets that it is for are led there; none where
-    /// they would be led to two. Of `hosts` a NAT has sessions or mappings: where its settings don't say who
-    /// is inside, these are.
+    /// they would be led to two. Of `hosts` a NAT has sessions or mappings, or [a shard](Self::inside_hosts)
+    /// has told so: where its settings don't say who is inside, these are.
     pub fn owners<'a>(&'a self, hosts: &'a HashSet<IpAddr>) -> impl Fn(&EntryEnds) -> Option<usize> + 'a {
         let inside = self.nat.as_ref().map(|(_, inside)| Hosts { translated: inside, known: hosts });
         let steer = Steer::new(self.plans.len() as u32, By::Connection, self.hash, self.externals.clone());
         move |ends| steer.of_entry(ends, inside).map(|shard| shard as usize)
+    }
+
+    /// Tells of entries of a shard, by its number, which of their ends is behind a NAT where its settings
+    /// don't say so: for [`owners`](Self::owners), of however many shards. None where there is no NAT.
+    pub fn inside_hosts(&self) -> Option<impl Fn(usize, &EntryEnds) -> Option<IpAddr>> {
+        let (_, inside) = self.nat.as_ref()?;
+        let steer = Steer::new(self.plans.len() as u32, By::Connection, self.hash, self.externals.clone());
+        Some(move |shard, ends: &EntryEnds| steer.inside_host(ends, inside, u32::try_from(shard).ok()?))
     }
 
     /// As [`Plan::updates`], for each shard: what is to be handed to it where `new` takes the place of this.

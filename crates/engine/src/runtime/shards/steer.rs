@@ -108,18 +108,24 @@ impl External {
 pub(crate) struct Hosts<'a> {
     /// All that are translated; none: every source that comes to its inside.
     pub(crate) translated: &'a [IpNet],
-    /// Some that it has sessions or mappings of.
+    /// Some that it has sessions or mappings of, or whose shard has told so.
     pub(crate) known: &'a HashSet<IpAddr>,
 }
 
 impl Hosts<'_> {
+    fn is_translated(&self, address: IpAddr) -> bool {
+        self.translated.iter().any(|net| net.contains(&address))
+    }
+
     /// Returns true if a connection that is not of external addresses was begun from outside, as far as one
     /// can tell.
     fn begun_from_outside(&self, source: IpAddr, destination: IpAddr) -> bool {
-        if self.translated.is_empty() {
-            return self.known.contains(&destination) && !self.known.contains(&source);
+        if self.is_translated(source) || self.is_translated(destination) {
+            return !self.is_translated(source);
         }
-        !self.translated.iter().any(|net| net.contains(&source))
+        // Settings that name no host say nothing, nor do others about IPv6, which is not translated.
+        let otherwise = source.is_ipv4() && !self.translated.is_empty();
+        !self.known.contains(&source) && (otherwise || self.known.contains(&destination))
     }
 }
 
@@ -251,6 +257,20 @@ impl Steer {
         } else {
             host(&source)
         })
+    }
+
+    /// The end of a connection of a shard that is behind the NAT, where settings don't name it and the shard
+    /// tells: inside hosts have all that is their own on one.
+    pub(crate) fn inside_host(&self, ends: &EntryEnds, translated: &[IpNet], shard: u32) -> Option<IpAddr> {
+        let both = [ends.source.0, ends.destination.0];
+        let named = Hosts { translated, known: &HashSet::new() };
+        let is_told = |end: &IpAddr| named.is_translated(*end) || self.external.has(Octets::of(*end).bytes());
+        if ends.external.is_some() || both.iter().any(is_told) {
+            return None;
+        }
+        let is_here = |end: &&IpAddr| spread::address(Octets::of(**end).bytes()) % self.shards == shard;
+        let mut here = both.iter().filter(is_here);
+        here.next().copied().filter(|_| here.next().is_none())
     }
 
     /// The hash of a connection.
@@ -588,6 +608,20 @@ mod tests {
                     let wrong = (pool.0, other.first);
                     prop_assert_eq!(of_entry(&ends(host, Some(wrong))), None);
                 }
+            }
+            // So are entries of hosts that it doesn't translate, whoever began: their shard told who is
+            // inside.
+            let named: [IpNet; 1] = ["203.0.113.0/24".parse().unwrap()];
+            prop_assume!(![inside, remote].iter().any(|a| named[0].contains(&IpAddr::from(*a))));
+            for ends in [ends(host, None), begun_there] {
+                let known: HashSet<_> = within.inside_host(&ends, &named, shard).into_iter().collect();
+                let there = spread::address(&remote) % shards;
+                prop_assert_eq!(known.contains(&host.0), there != shard);
+                if there != shard {
+                    let inside = Hosts { translated: &named, known: &known };
+                    prop_assert_eq!(within.of_entry(&ends, Some(inside)), Some(shard));
+                }
+                prop_assert_eq!(within.inside_host(&ends, &nets, shard), None, "settings say it");
             }
             // Packets that are not translated meet, too.
             prop_assert_eq!(outside.shard(&udp((remote, far), (inside, 4000))), shard);
