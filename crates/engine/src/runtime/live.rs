@@ -350,7 +350,7 @@ impl Clock for WallTime {
             self.fresh = round.least_ns == 0;
             return ControlFlow::Continue(());
         }
-        driver.pipeline.tell_ends(|head| run.feeds.get(head).is_some_and(Feed::at_end));
+        driver.pipeline.tell_ends(run.sections, |head| run.feeds.get(head).is_some_and(Feed::at_end));
         if run.at_end() && driver.pipeline.finished() {
             return ControlFlow::Break(End::Well);
         }

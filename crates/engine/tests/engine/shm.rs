@@ -65,6 +65,29 @@ fn what_goes_there_comes_back_and_both_end() {
     assert_eq!((near.live, far.live), (0, 0));
 }
 
+/// A port that stands in a section of another thread hears, too, that nothing more comes to it.
+#[test]
+fn both_end_on_several_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    for (number, (workers, others)) in [(1, 3), (2, 1), (2, 2), (4, 3)].into_iter().enumerate() {
+        let there = format!(
+            "there :: shm(path=\"{}\", ring=4MiB, when_full=drop)",
+            dir.path().join(number.to_string()).display()
+        );
+        let run = |graph: &str, workers| {
+            let pipeline = plan(&format!("{there}; {graph}")).build(1).unwrap();
+            Driver::new(pipeline).workers(workers).run(&mut |_| ControlFlow::Continue(())).unwrap()
+        };
+        let near = "in :: synth(traffic=\"packets=500,flows=9,size=100\") -> reframe -> there; there -> counter -> out :: null";
+        let [near, far] = std::thread::scope(|scope| {
+            let far = scope.spawn(|| run("there -> counter -> reframe(hold=1ms) -> there", others));
+            [run(near, workers), far.join().unwrap()]
+        });
+        assert_eq!((counter(&near, "there", "packets_sent"), far.sources[0].packets), (500, 500));
+        assert_eq!((near.sources[1].packets, near.live, far.live), (500, 0, 0));
+    }
+}
+
 #[test]
 fn one_way_is_enough() {
     let [near, far] = both(&format!("{TRAFFIC} -> there"), "there -> out :: null");

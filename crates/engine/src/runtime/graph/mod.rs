@@ -545,19 +545,33 @@ impl Pipeline {
         rooms.min().unwrap_or(usize::MAX)
     }
 
-    /// Tells stages that nothing more will come to them, where `at_end` says that of a source.
-    pub(super) fn tell_ends(&mut self, at_end: impl Fn(usize) -> bool) {
-        for node in 0..self.nodes.len() {
+    /// Tells stages that nothing more will come to them, where `at_end` says that of a source; those of
+    /// `sections` too, which have done all that was sent to them.
+    pub(super) fn tell_ends(&mut self, sections: Option<&Sections>, at_end: impl Fn(usize) -> bool) {
+        for node in 0..self.told.len() {
             let mut heads = self.ways.iter().enumerate().filter(|(_, way)| way.contains(&node));
-            let held = |place: &usize| self.nodes.get(*place).is_some_and(|n| n.stage.held() > 0);
+            let held = |place: &usize| match (self.nodes.get(*place), sections) {
+                (None, Some(sections)) => sections.with_stage(*place, |stage| stage.held()) > Some(0),
+                (here, _) => here.is_some_and(|n| n.stage.held() > 0),
+            };
             let over = self.told.get(node) == Some(&false)
                 && heads.all(|(head, _)| at_end(head))
                 && !self.before.get(node).is_some_and(|before| before.iter().any(held));
-            if over && let (Some(n), Some(told)) = (self.nodes.get_mut(node), self.told.get_mut(node)) {
-                *told = true;
-                if let Some(end) = n.stage.egress() {
+            if !over {
+                continue;
+            }
+            let tell = |stage: &mut dyn Stage| {
+                if let Some(end) = stage.egress() {
                     end.no_more();
                 }
+            };
+            let was_told = match (self.nodes.get_mut(node), sections) {
+                (Some(n), _) => Some(tell(n.stage.as_mut())),
+                (None, Some(sections)) => sections.with_stage(node, tell),
+                (None, None) => None,
+            };
+            if let (Some(()), Some(told)) = (was_told, self.told.get_mut(node)) {
+                *told = true;
             }
         }
     }

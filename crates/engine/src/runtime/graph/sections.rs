@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use slipstream_core::batch::Arrivals;
 use slipstream_core::clock::{self, thread_cpu_ns};
 use slipstream_core::pool::Pool;
-use slipstream_core::stage::StageError;
+use slipstream_core::stage::{Stage, StageError};
 use slipstream_core::time::Nanos;
 
 use self::ahead::Ahead;
@@ -653,6 +653,15 @@ impl Sections {
     /// Returns true if it was stopped before all was through.
     pub(in crate::runtime) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Does something with the stage at a place of the whole pipeline, between two chunks; none where it is in
+    /// no section of these.
+    pub(super) fn with_stage<T>(&self, place: usize, work: impl FnOnce(&mut dyn Stage) -> T) -> Option<T> {
+        let sections = self.cells.iter().map(|cell| lock(&cell.section));
+        let mut section = sections.into_iter().find(|section| section.pipeline.has(place))?;
+        let at = place.checked_sub(section.pipeline.base)?;
+        section.pipeline.nodes.get_mut(at).map(|node| work(node.stage.as_mut()))
     }
 
     /// The reports of all stages in these sections, each section's between two chunks.
