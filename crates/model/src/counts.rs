@@ -45,9 +45,7 @@ impl Counts {
     pub(crate) fn tail(&self) -> Vec<f64> {
         let mut tail = vec![0.0; self.last() + 2];
         let mut sum = 0.0;
-        let from_above = tail.iter_mut().enumerate().rev().skip(1);
-        for ((j, place), p) in from_above.zip(self.p.iter().rev()) {
-            debug_assert!(j >= self.start);
+        for (place, p) in tail.iter_mut().rev().skip(1).zip(self.p.iter().rev()) {
             sum += p;
             *place = sum;
         }
