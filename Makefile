@@ -58,7 +58,7 @@ test: ## every test, with what it needs installed
 	@echo "make test: everything passed"
 
 check: fmt ## what is looked at without a test: form, warnings, licences, instruction counts, synthesis of hw/
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deny-if-installed" "build deps hardware-deps $(GATE) synthesis"
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy doc deny-if-installed" "deps build $(GATE)" "deps hardware-deps synthesis"
 	@echo "make check: everything passed"
 
 deps: ## what the tests need, installed with apt-get where that is possible
