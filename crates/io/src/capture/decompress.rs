@@ -18,6 +18,10 @@ const TOO_LONG: &str = "Frame requires too much memory for decoding";
 pub(super) const LONG_WINDOW: &str =
     "the zstd stream takes more than 128 MiB of memory; unpack it first, with `zstd -d --long=31`";
 
+/// The words of libzstd for bytes that no frame begins with. The stream was known by its first frame, so that
+/// they come behind a whole one.
+const NO_FRAME: &str = "Unknown frame descriptor";
+
 /// The compression that a stream begins with.
 ///
 /// gzip: RFC 1952, section 2.3.1 (with deflate, the only method there is). Zstandard: RFC 8878, sections
@@ -68,6 +72,21 @@ impl DeviceError {
     }
 }
 
+/// The error for bytes behind a whole stream that are no part of it.
+#[derive(Debug, thiserror::Error)]
+#[error("something else follows the stream")]
+pub(super) struct NotPartOf;
+
+impl NotPartOf {
+    pub(super) fn wrap() -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, Self)
+    }
+
+    fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>()) || error.to_string() == NO_FRAME
+    }
+}
+
 /// The lowest layer: counts bytes and marks errors.
 pub(super) struct Device<R> {
     inner: R,
@@ -102,6 +121,9 @@ fn fault(name: &str, error: io::Error) -> io::Error {
     }
     let words = match error.kind() {
         io::ErrorKind::UnexpectedEof => format!("the {name} stream ends early"),
+        _ if NotPartOf::is(&error) => {
+            format!("the {name} stream is whole up to here, and what follows is not {name}")
+        }
         _ if error.to_string() == TOO_LONG => LONG_WINDOW.to_owned(),
         _ => format!("the {name} stream is corrupt ({error})"),
     };

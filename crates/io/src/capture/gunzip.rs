@@ -7,8 +7,12 @@ use std::io::{self, BufRead, Read};
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 
+use super::decompress::NotPartOf;
 use super::fields::Order;
 use super::window::Window;
+
+/// The bytes that a member begins with: identification, and deflate as the method.
+const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// Part of a member that the next byte belongs to.
 enum Place {
@@ -60,6 +64,7 @@ impl Gunzip {
                 Place::Over
             }
             _ => {
+                self.magic()?;
                 self.header()?;
                 self.inflate.reset(false);
                 self.crc.reset();
@@ -69,12 +74,18 @@ impl Gunzip {
         Ok(())
     }
 
+    /// The bytes that a member begins with, as many of them as there are: something else after a member is
+    /// no member that ends early. The first member has them, since the stream was known by them.
+    fn magic(&mut self) -> io::Result<()> {
+        self.below.want(MAGIC.len())?;
+        let differs = self.below.unread().iter().zip(MAGIC).any(|(&byte, magic)| byte != magic);
+        if differs { Err(NotPartOf::wrap()) } else { Ok(()) }
+    }
+
     /// Section 2.3 of the RFC: magic, method, flags; the fields that the flags tell of.
     fn header(&mut self) -> io::Result<()> {
         self.want(10)?;
-        let &[0x1f, 0x8b, 8, flags, ..] = self.below.unread() else {
-            return Err(corrupt("no gzip member where one should begin"));
-        };
+        let flags = self.below.unread().get(3).copied().unwrap_or_default();
         self.skip(10)?;
         if flags & 4 != 0 {
             self.want(2)?;
@@ -145,7 +156,7 @@ impl Gunzip {
                 return Ok(());
             }
             if bytes.iter().any(|&byte| byte != 0) {
-                return Err(corrupt("something else after the last gzip member"));
+                return Err(NotPartOf::wrap());
             }
             let n = bytes.len();
             self.below.consume(n);

@@ -1,4 +1,4 @@
-//! Captures that come by a pipe, piece by piece.
+//! Captures that come by a pipe, piece by piece, and what is around them in a file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -73,4 +73,43 @@ fn files_are_read_as_they_are() {
     let mut reader = CaptureReader::open(&path).unwrap();
     assert!(!reader.waits().unwrap() && reader.stream().is_none());
     assert!(reader.next_record().unwrap().is_some());
+}
+
+/// Bytes behind a whole stream are told as such, however few they are; a member or a frame of which the file
+/// has only the begin ends early.
+#[test]
+fn bytes_behind_a_compressed_stream_are_named() {
+    let plain = capture(Format::Pcap, 3).0;
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(&plain).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let zstd = zstd::encode_all(&plain[..], 3).unwrap();
+    let damage = |stream: &[u8], behind: &[u8]| {
+        let bytes = [stream, behind].concat();
+        let mut reader = CaptureReader::from_reader(std::io::Cursor::new(bytes), "a").unwrap();
+        let mut packets = 0;
+        while reader.next_record().unwrap().is_some() {
+            packets += 1;
+        }
+        assert_eq!(packets, 3);
+        reader.damage().map(|damage| (damage.byte, damage.what.clone()))
+    };
+    let at = plain.len() as u64;
+    for (name, stream, again) in [("gzip", &gzip, &gzip[..9]), ("zstd", &zstd, &zstd[..5])] {
+        assert_eq!(damage(stream, &[]), None);
+        let whole = format!("the {name} stream is whole up to here, and what follows is not {name}");
+        for behind in
+            [&b"garbage"[..], b"X\n", b"\x1f\x8c", b"a long text that no member and no frame begins with"]
+        {
+            assert_eq!(damage(stream, behind), Some((at, whole.clone())), "{name}, {behind:?}");
+        }
+        for len in 1..=again.len() {
+            let early = format!("the {name} stream ends early");
+            assert_eq!(damage(stream, &again[..len]), Some((at, early)), "{name}, {len} bytes");
+        }
+    }
+    // Zeros are padding behind gzip, but nothing else may come behind them.
+    assert_eq!(damage(&gzip, &[0; 512]), None);
+    let (_, what) = damage(&gzip, b"\0\0garbage").unwrap();
+    assert_eq!(what, "the gzip stream is whole up to here, and what follows is not gzip");
 }
