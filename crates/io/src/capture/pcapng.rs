@@ -368,7 +368,7 @@ impl PcapNg {
             match (code, value) {
                 (IF_NAME, _) => name = Some(text(value)),
                 (IF_TSRESOL, [exponent, ..]) => resolution = *exponent,
-                (IF_FCSLEN, [bits, ..]) => link_number = with_fcs(link_number, *bits),
+                (IF_FCSLEN, [len, ..]) => link_number = with_fcs(link_number, *len),
                 (IF_TSOFFSET, [_, _, _, _, _, _, _, _, ..]) => offset = self.order.i64(value, 0),
                 _ => {}
             }
@@ -449,11 +449,16 @@ impl PcapNg {
 
 /// A link number with the length of the frame check sequence where a pcap file has it: in the top 4 bits, in
 /// units of 16 bits, with bit 26 set. A length that has no place there is not kept.
-fn with_fcs(link_number: u32, bits: u8) -> u32 {
-    if !bits.is_multiple_of(16) {
-        return link_number;
-    }
-    link_number & 0xffff | 1 << 26 | u32::from(bits / 16) << 28
+///
+/// The specification counts bits, but its example is 4, and so there are writers that count bytes. No check
+/// sequence has 2 or 4 bits, and none has 16 or 32 bytes.
+fn with_fcs(link_number: u32, len: u8) -> u32 {
+    let units = match len {
+        2 | 4 => len / 2,
+        bits if bits.is_multiple_of(16) => bits / 16,
+        _ => return link_number,
+    };
+    link_number & 0xffff | 1 << 26 | u32::from(units) << 28
 }
 
 /// Text of an option: UTF-8, which may end with a zero. No more of it is ever kept than a name may have.

@@ -113,3 +113,22 @@ fn bytes_behind_a_compressed_stream_are_named() {
     let (_, what) = damage(&gzip, b"\0\0garbage").unwrap();
     assert_eq!(what, "the gzip stream is whole up to here, and what follows is not gzip");
 }
+
+/// The check sequence's length counts bits; 2 and 4, as some writers have it, are bytes.
+#[test]
+fn lengths_of_check_sequences_in_bytes_are_known() {
+    let interface = |len: u8| {
+        let section = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+        let interface = [1, 32, 1, 0, 1 << 16 | 13, u32::from(len), 0, 32];
+        let bytes: Vec<u8> = section.into_iter().chain(interface).flat_map(u32::to_le_bytes).collect();
+        let mut reader = CaptureReader::from_reader(std::io::Cursor::new(bytes), "a").unwrap();
+        assert!(reader.next_record().unwrap().is_none() && reader.damage().is_none());
+        reader.interfaces()[0].link_number
+    };
+    for (len, units) in [(0, 0), (2, 1), (4, 2), (16, 1), (32, 2), (240, 15)] {
+        assert_eq!(interface(len), 1 | 1 << 26 | units << 28, "{len}");
+    }
+    for len in [1, 3, 8, 24, 33] {
+        assert_eq!(interface(len), 1, "{len}");
+    }
+}

@@ -354,8 +354,9 @@ fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
             let base: u128 = if value[0] >= 128 { 2 } else { 10 };
             ticks = base.checked_pow(u32::from(value[0] % 128));
         }
-        if code == 13 && len >= 1 && value[0].is_multiple_of(16) {
-            fcs = u32::from(value[0]) << 24 | 0x400_0000;
+        if code == 13 && len >= 1 && (value[0].is_multiple_of(16) || [2, 4].contains(&value[0])) {
+            let bits = if value[0] < 16 { value[0] * 8 } else { value[0] };
+            fcs = u32::from(bits) << 24 | 0x400_0000;
         }
         if code == 14 && len >= 8 {
             let (a, b) = (ends.get32(value), ends.get32(&value[4..]));
