@@ -94,7 +94,8 @@ def _pcap(data):
             captured, length = length, captured
         at += 16
         end = at + captured
-        if end - 16 > last:
+        # Zeros are what nobody wrote, and no packet.
+        if end - 16 > last or not (seconds or fraction or captured or length):
             at -= 16
             break
         times.append(seconds * 1_000_000_000 + fraction * unit)

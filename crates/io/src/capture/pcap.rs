@@ -151,7 +151,10 @@ impl Pcap {
         let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
         let (captured, original_len) = self.lengths(order, head);
         let total = self.header + captured as usize;
-        if captured > MAX_CAPTURED || total > window.unread().len() || captured == 0 && begins_file(head) {
+        if captured > MAX_CAPTURED
+            || total > window.unread().len()
+            || captured == 0 && no_record(head).is_some()
+        {
             return None;
         }
         // The largest sum, 2^32 s and 2^32 us, is below 2^63.
@@ -171,9 +174,7 @@ impl Pcap {
         if captured > MAX_CAPTURED {
             return Err(absurd(window, captured));
         }
-        if window.unread().first_chunk().is_some_and(begins_file) {
-            let what = "the header of another capture, which was written behind this one; name both, or join them \
-                        with `mergecap`";
+        if let Some(what) = window.unread().first_chunk().and_then(no_record) {
             return Err(Stop::Damage(Damage { byte: window.position(), what: what.to_owned() }));
         }
         let total = self.header + captured as usize;
@@ -191,13 +192,23 @@ impl Pcap {
     }
 }
 
-/// Returns true if what should be a record's header is that of a file: as a record it would be an empty
-/// packet of one of six seconds from 1998 to 2083, at one of few fractions of it.
+/// Returns what stands where a record's header should, if that is none although it could be read as an empty
+/// packet's.
+///
+/// Zeros would be a packet without a byte, at the begin of 1970. They are what a file system gives of a file
+/// that was made longer and not written, as where the power fails. The header of a file would be a packet of
+/// one of six seconds from 1998 to 2083, at one of few fractions of it.
 #[cold]
 #[inline(never)]
-fn begins_file(head: &[u8; 16]) -> bool {
+fn no_record(head: &[u8; 16]) -> Option<&'static str> {
+    if *head == [0; 16] {
+        return Some("zeros where a record should begin, as in a file that was not written to its end");
+    }
     let version = |order: Order| order.u16(head, 4) == 2 && order.u16(head, 6) <= 4;
-    layout(head).is_some_and(|(order, ..)| version(order)) && head.get(8..) == Some(&[0; 8])
+    let is_file = layout(head).is_some_and(|(order, ..)| version(order)) && head.get(8..) == Some(&[0; 8]);
+    is_file.then_some(
+        "the header of another capture, which was written behind this one; name both, or join them with `mergecap`",
+    )
 }
 
 #[cold]

@@ -132,3 +132,25 @@ fn lengths_of_check_sequences_in_bytes_are_known() {
         assert_eq!(interface(len), 1, "{len}");
     }
 }
+
+/// A file that was made longer and not written has zeros at its end, which are no packets.
+#[test]
+fn zeros_behind_the_last_record_are_no_packets() {
+    for format in [Format::Pcap, Format::PcapNg] {
+        for packets in [0, 3] {
+            let whole = capture(format, packets).0;
+            for zeros in [16, 17, 512, 1 << 20] {
+                let bytes = [&whole[..], &vec![0; zeros]].concat();
+                let mut reader = CaptureReader::from_reader(std::io::Cursor::new(bytes), "a").unwrap();
+                let mut read = 0;
+                while reader.next_record().unwrap().is_some() {
+                    read += 1;
+                }
+                assert_eq!(read, packets, "{format:?}, {zeros} zeros");
+                let damage = reader.damage().unwrap();
+                assert_eq!(damage.byte, whole.len() as u64, "{format:?}, {zeros} zeros");
+                assert!(format == Format::PcapNg || damage.what.starts_with("zeros"), "{}", damage.what);
+            }
+        }
+    }
+}

@@ -253,7 +253,8 @@ fn twin_pcap(file: &[u8], ends: Ends, magic: u32) -> Option<(Vec<Owned>, Option<
                 && (ends.get16(&file[at + 4..]), ends.get16(&file[at + 6..]) <= 4) == (2, true)
                 && file[at + 8..at + 16] == [0; 8]
         });
-        if is_header || captured > LONGEST || file.len() - begin < captured as usize {
+        let is_zero = file[at..at + 16] == [0; 16];
+        if is_header || is_zero || captured > LONGEST || file.len() - begin < captured as usize {
             return Some((records, damaged));
         }
         let time = u64::from(word(0)) * 1_000_000_000 + u64::from(word(1)) * unit;
