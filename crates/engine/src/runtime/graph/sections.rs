@@ -655,8 +655,8 @@ impl Sections {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Does something with the stage at a place of the whole pipeline, between two chunks; none where it is in
-    /// no section of these.
+    /// Does something with the stage at a place of the whole pipeline, between two chunks. None
+    /// where it is in no section of these.
     pub(super) fn with_stage<T>(&self, place: usize, work: impl FnOnce(&mut dyn Stage) -> T) -> Option<T> {
         let sections = self.cells.iter().map(|cell| lock(&cell.section));
         let mut section = sections.into_iter().find(|section| section.pipeline.has(place))?;
