@@ -38,11 +38,11 @@ fn add_scaled_portable(to: &mut [Lanes], parts: [&[f64]; GROUP], factors: &[Lane
     let [f0, f1, f2, f3] = *factors;
     let parts = p0.iter().zip(p1).zip(p2).zip(p3);
     for (place, (((a, b), c), d)) in to.iter_mut().zip(parts) {
-        let sum = *place;
-        // Of arrays, whose length is known, the compiler makes vector instructions in every profile.
-        #[allow(clippy::indexing_slicing, reason = "each array has as many places")]
-        let add = |row: usize| sum[row] + ((f0[row] * a + f1[row] * b) + (f2[row] * c + f3[row] * d));
-        *place = std::array::from_fn(add);
+        let mut sum = *place;
+        for ((((s, f0), f1), f2), f3) in sum.iter_mut().zip(f0).zip(f1).zip(f2).zip(f3) {
+            *s += (f0 * a + f1 * b) + (f2 * c + f3 * d);
+        }
+        *place = sum;
     }
     all
 }
