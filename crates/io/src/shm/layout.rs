@@ -89,7 +89,7 @@ pub(super) fn file_bytes(ring: u64) -> u64 {
     HEADER as u64 + 2 * ring
 }
 
-/// The beginning of a file with rings of so many bytes.
+/// The beginning of a file with rings of so many bytes; 0 while it is made.
 pub(super) fn header(ring: u64) -> [u8; 24] {
     let mut header = [0; 24];
     let (magic, rest) = header.split_at_mut(8);
@@ -103,7 +103,7 @@ pub(super) fn header(ring: u64) -> [u8; 24] {
 /// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing is in it.
+    /// Nothing is in it, or nothing but the header that it has while it is made.
     Empty,
     /// A port with rings of so many bytes.
     Port(u64),
@@ -126,6 +126,9 @@ pub(super) fn read(mut file: impl Read, len: u64, path: &Path) -> Result<Found, 
     let (version, ring) = (number(version), number(ring));
     if version != u64::from(VERSION) {
         return Err(ShmError::Version { path: path.to_owned(), found: version as u32, known: VERSION });
+    }
+    if ring == 0 {
+        return Ok(Found::Empty);
     }
     let damaged = |what| ShmError::Damaged { path: path.to_owned(), what };
     check_size(ring).map_err(|_| damaged("its header names a size that no ring can have"))?;

@@ -1,13 +1,16 @@
 //! Taking a side of the file, and learning the state of the other side.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::Options;
 use super::error::ShmError;
@@ -96,7 +99,7 @@ impl Session {
 
     /// The same while nobody else does it; none where the process at the other side is about to leave.
     fn take_side(
-        mut file: File,
+        file: File,
         path: &Path,
         ring: u64,
     ) -> Result<Option<(Arc<Self>, Consumer, Producer)>, ShmError> {
@@ -113,11 +116,11 @@ impl Session {
         let alone = !memory::locked_elsewhere(&file, side.other().lock()).map_err(failed("locking"))?;
         let ring = match (alone, found) {
             (true, _) => {
-                // The rest of an earlier session is cut off, so that everything begins with zero.
-                file.set_len(0).map_err(failed("emptying"))?;
-                file.seek(SeekFrom::Start(0)).map_err(failed("writing"))?;
-                file.write_all(&layout::header(ring)).map_err(failed("writing"))?;
-                file.set_len(layout::file_bytes(ring)).map_err(failed("growing"))?;
+                if let Err((what, error)) = make(&file, ring) {
+                    // Nobody has joined, and nobody can while this process takes a side.
+                    let _ = std::fs::remove_file(path);
+                    return Err(failed(what)(error));
+                }
                 ring
             }
             (false, Found::Port(ring)) => ring,
@@ -210,6 +213,26 @@ impl Drop for Session {
         {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Makes rings of so many bytes in a file that nobody uses; an error says what failed. The size is written
+/// last: a file without one, which a process leaves that ends in between, counts as empty.
+fn make(file: &File, ring: u64) -> Result<(), (&'static str, io::Error)> {
+    // The rest of an earlier session is cut off, so that everything begins with zero.
+    file.set_len(0).map_err(|e| ("emptying", e))?;
+    file.write_all_at(&layout::header(0), 0).map_err(|e| ("writing", e))?;
+    reserve(file, layout::file_bytes(ring)).map_err(|e| ("reserving the memory of both rings in", e))?;
+    file.write_all_at(&layout::header(ring), 0).map_err(|e| ("writing", e))
+}
+
+/// Gives a file so many bytes, and all of them their place in memory or on disk: who writes to a mapped file
+/// where a file system has no place left is ended by a signal.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
+        // The file system can't promise that.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes),
+        other => Ok(other?),
     }
 }
 

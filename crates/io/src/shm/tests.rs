@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -537,6 +536,33 @@ fn naps_grow_with_the_silence() {
     assert_eq!(poll(&mut receiver, 400_000_000).unwrap(), [b"here"]);
     poll(&mut receiver, 400_000_001).unwrap();
     assert_eq!(receiver.patience(), None);
+}
+
+/// All of the file has its place in memory or on disk, so that no write to it can fail later.
+#[test]
+fn the_rings_have_their_memory_from_the_beginning() {
+    let dir = tempfile::tempdir().unwrap();
+    let _port = options(&dir).open().unwrap();
+    let about = std::fs::metadata(dir.path().join("shm")).unwrap();
+    assert_eq!(about.len(), file_bytes(RING));
+    assert!(about.blocks() * 512 >= about.len(), "{} blocks of {} bytes", about.blocks(), about.len());
+}
+
+/// A process that ends while it makes the file leaves one that the next takes for an empty one.
+#[test]
+fn a_file_that_was_not_made_to_its_end_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    for len in [24, HEADER as u64, file_bytes(RING)] {
+        let path = dir.path().join("shm");
+        let mut file = File::options().create_new(true).write(true).mode(0o600).open(path).unwrap();
+        file.write_all(&super::layout::header(0)).unwrap();
+        file.set_len(len).unwrap();
+        let (mut receiver, _sender) = options(&dir).open().unwrap();
+        let (_receiver, mut sender) = options(&dir).open().unwrap();
+        sender.send(&frame(b"here", 0));
+        sender.flush();
+        assert_eq!(poll(&mut receiver, 0).unwrap(), [b"here"]);
+    }
 }
 
 #[test]
