@@ -16,6 +16,8 @@ const PATIENCE: u64 = 5_000_000;
 const PATIENCE_ONE_WAY: u64 = 1_000_000_000;
 /// Interval, in ns, of checks of the other side's state while something waits for it.
 const ASK: u64 = 1_000_000;
+/// As [`ASK`] while nothing waits, where nothing comes back from the other side whose absence would tell.
+const ASK_AT_REST: u64 = 10_000_000;
 /// Bytes that a packet is taken to have while no longer ones come.
 const USUAL: usize = 2048;
 /// Bytes of the longest packet that anybody expects: 64 KiB of IP, and what goes with them.
@@ -77,7 +79,8 @@ pub struct Sender {
     /// Longest packet so far, in bytes, and whether there was one.
     longest: usize,
     seen: bool,
-    patience: u64,
+    /// Nothing comes back from the other side.
+    one_way: bool,
     /// When to ask again what became of the other side.
     ask: Nanos,
     /// Nobody takes anything out any more; why, if that is an error.
@@ -93,29 +96,15 @@ impl Sender {
         parked: Option<Arc<Parked>>,
     ) -> Self {
         let (counts, ask, tell) = (SendCounts::default(), Nanos(0), Nanos(0));
-        let (longest, seen, gone, failed) = (USUAL, false, false, None);
-        let patience = PATIENCE;
-        Self {
-            session,
-            producer,
-            when_full,
-            counts,
-            parked,
-            tell,
-            longest,
-            seen,
-            patience,
-            ask,
-            gone,
-            failed,
-        }
+        let (longest, seen, one_way, gone, failed) = (USUAL, false, false, false, None);
+        Self { session, producer, when_full, counts, parked, tell, longest, seen, one_way, ask, gone, failed }
     }
 
     /// Nothing comes back from the other side, so that neither can wait for the other: packets may wait for
     /// longer.
     #[must_use]
     pub(super) fn one_way(self) -> Self {
-        Self { patience: PATIENCE_ONE_WAY, ..self }
+        Self { one_way: true, ..self }
     }
 
     /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or
@@ -197,7 +186,7 @@ impl Sender {
     fn push_after_all(&mut self, record: &Record, data: [&[u8]; 2]) -> Result<(), Refused> {
         self.producer.publish();
         let clock = LiveClock::get();
-        let until = clock.now().after(self.patience);
+        let until = clock.now().after(if self.one_way { PATIENCE_ONE_WAY } else { PATIENCE });
         let mut waited = false;
         loop {
             self.look();
@@ -265,12 +254,17 @@ impl Sender {
     }
 
     /// When to look what became of packets that the other side has not taken yet, or to tell it of dropped
-    /// ones; never while there are none.
+    /// ones. While there are none, the other side is still looked after if nothing comes back from it, and
+    /// less often: no receiver would notice that it is gone.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {
-        let asks = !self.gone && self.when_full == WhenFull::Wait && self.producer.waiting() > 0;
+        let asks = match (self.gone, self.producer.waiting() > 0) {
+            (false, true) => Some(self.ask),
+            (false, false) => self.one_way.then(|| self.ask.after(ASK_AT_REST)),
+            (true, _) => None,
+        };
         let tells = self.parked.as_ref().is_some_and(|parked| parked.any());
-        [asks.then_some(self.ask), tells.then_some(self.tell)].into_iter().flatten().min()
+        [asks, tells.then_some(self.tell)].into_iter().flatten().min()
     }
 
     /// Packets of the longest length so far that there is room for, one longer one among them; before the

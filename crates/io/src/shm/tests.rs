@@ -322,6 +322,32 @@ fn a_side_that_left_is_noticed_and_not_taken_again() {
     drop(receiver);
 }
 
+/// The death of the other side is noticed whatever is done with packets that find the ring full, and where
+/// nothing comes back from it also while nothing waits for it.
+#[test]
+fn a_death_is_noticed_by_who_drops_and_by_who_is_at_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    for (when_full, packets) in [(WhenFull::Drop, 3), (WhenFull::Drop, 0), (WhenFull::Wait, 0)] {
+        let one_way = Options { when_full, ..options(&dir) };
+        let mut sender = one_way.open_sender().unwrap().one_way();
+        let there = one_way.open_receiver().unwrap();
+        (0..packets).for_each(|n| assert!(sender.send(&frame(b"lost", n))));
+        sender.flush();
+        sender.look_around();
+        assert!(!sender.has_failed());
+        // One that dies gives its lock back, and says nothing.
+        drop(there);
+        let file = File::options().write(true).open(dir.path().join("shm")).unwrap();
+        file.write_at(&[0; 4], (Side::BOTH[0].ring(RING).head + CLOSED) as u64).unwrap();
+        assert!(sender.next_look().is_some(), "{when_full:?}, {packets} packets: nobody looks");
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        sender.look_around();
+        assert_eq!(sender.next_look(), None, "there is nobody to look after");
+        assert!(matches!(sender.check(), Err(ShmError::PeerDied(_))));
+        assert_eq!((sender.counts().packets, sender.counts().never_taken), (packets, packets));
+    }
+}
+
 /// Each packet that was handed over is taken by the other side, or counted as not sent once that is gone;
 /// what nobody tells of dropped packets is no packet.
 #[test]
