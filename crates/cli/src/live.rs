@@ -48,6 +48,15 @@ pub(crate) fn seeds(plan: &Plan, asked_for: Option<u64>) -> Seeds {
     plan.seeds(asked_for)
 }
 
+/// Refuses several threads for a live pipeline that runs on one, before a port is open: another process may
+/// come to it, and would have to begin anew.
+pub(crate) fn refuse_threads(plan: &Plan, workers: u16) -> anyhow::Result<()> {
+    match plan.one_thread() {
+        Some(one) if workers > 1 && is_live(plan) => Err(RunError::Alone(one.why()).into()),
+        _ => Ok(()),
+    }
+}
+
 /// The settings of a live run; an error where they are given for one that is not.
 pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOptions> {
     if !live && (args.duration.is_some() || args.packets.is_some() || args.busy_poll) {

@@ -300,6 +300,28 @@ pub enum Sharing {
     Rss,
 }
 
+/// Why a live pipeline can't be divided among threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneThread {
+    /// A stage has room for so many packets only.
+    Room,
+    /// Packets come by the time that the work of the pipeline takes.
+    OwnTime,
+}
+
+impl OneThread {
+    /// The same in words.
+    #[must_use]
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Room => {
+                "a stage takes only so many packets at a time, which the sources have to know before they bring more"
+            }
+            Self::OwnTime => "a run in service time counts what one thread takes",
+        }
+    }
+}
+
 /// The fate of payloads in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
@@ -368,6 +390,8 @@ pub struct Properties {
     pub holds: bool,
     /// More packets may leave than came.
     pub copies: bool,
+    /// Why a live pipeline with it runs on one thread, where it does.
+    pub one_thread: fn(&Settings, Role) -> Option<OneThread>,
     /// Packets that come by again and again are dropped in the end.
     pub counts_hops: bool,
     /// Packets that leave come to a link, where stations ask each other for addresses.
@@ -426,6 +450,7 @@ impl Properties {
             live: false,
             holds: false,
             copies: false,
+            one_thread: |_, _| None,
             counts_hops: false,
             faces_a_link: false,
             payload: Payload::Passes,

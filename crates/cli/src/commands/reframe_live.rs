@@ -74,6 +74,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     };
     let plan = read()?;
     let mut options = live::options(&args.live, true)?;
+    live::refuse_threads(&plan, args.workers)?;
     let signals = LiveSignals::new(live::may_reload(&plan, false))?;
     let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));

@@ -49,6 +49,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .try_for_each(|name| refuse_unbuilt(name).and_then(|()| refuse_misspelt(name)))?;
     let plan = ui::reading(|| pipeline::plan(&args.pipeline))?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
+    live::refuse_threads(&plan, args.workers)?;
     let asked = args.state.is_some() || args.session_log.is_some() || args.log_denied;
     if asked && !live::is_live(&plan) {
         bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");

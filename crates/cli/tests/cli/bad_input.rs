@@ -215,6 +215,20 @@ fn options_of_live_runs_in_a_replay() {
     }
 }
 
+/// Several threads for what runs on one are refused before a port is open: the port of this one can't be.
+#[test]
+fn several_threads_for_what_runs_on_one() {
+    let dir = scratch();
+    let port = format!("shm:{}", text(&dir.path().join("not/there/shm")));
+    let graph = format!("paced(rate=1kpps, packets=10) -> shm(path=\"{}\")", port.trim_start_matches("shm:"));
+    run(["run", "-e", &graph, "--workers", "2"]).with(2).silent().saying(&["one thread", "--workers"]);
+    run(["reframe", "synth:packets=10", &port, "--workers", "2"])
+        .with(2)
+        .silent()
+        .saying(&["one thread", "--workers"]);
+    run(["run", "-e", &graph]).with(2).silent().saying(&["opening", "not/there"]);
+}
+
 #[test]
 fn settings_of_analyze() {
     for (options, words) in [

@@ -15,7 +15,9 @@ use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
-use slipstream_core::registry::{BuildError, Common, Payload, Registry, Role, Shard, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Common, OneThread, Payload, Registry, Role, Shard, Site, StageType,
+};
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Kind, Literal, Setting, Settings, Wrong, did_you_mean};
 use slipstream_reframe::ReframeConfig;
@@ -235,6 +237,14 @@ impl Plan {
             plan.join_ends();
         }
         plan.done(findings, Vec::new())?.with_ends(input.is_some(), output.is_some())
+    }
+
+    /// Why it runs on one thread where it is live, as far as settings say so. A run on several
+    /// [workers](crate::runtime::Driver::workers) is refused only once its ports are open, and other
+    /// processes may have come to them by then.
+    #[must_use]
+    pub fn one_thread(&self) -> Option<OneThread> {
+        self.stages.iter().find_map(|stage| (stage.kind.properties.one_thread)(&stage.settings, stage.role))
     }
 
     /// The longest time for which a stage of it may hold a packet, in ns, those of classes and the bounds of

@@ -57,8 +57,8 @@ pub use render::Drawing;
 pub use schema::json_schema;
 pub use shards::ShardPlan;
 pub use slipstream_core::registry::{
-    Attachment, BuildError, Common, Group, Made, Meets, Payload, PortType, Ports, Properties, RegisterError,
-    Registry, Role, Site, StageType,
+    Attachment, BuildError, Common, Group, Made, Meets, OneThread, Payload, PortType, Ports, Properties,
+    RegisterError, Registry, Role, Site, StageType,
 };
 pub use slipstream_core::settings::{Kind, Setting, Settings, Value};
 pub use slipstream_core::{registry, settings};

@@ -10,6 +10,7 @@ use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
 use slipstream_core::operate::Operate;
 use slipstream_core::pool::Pool;
+use slipstream_core::registry::OneThread;
 use slipstream_core::time::Nanos;
 use slipstream_io::capture::CaptureReader;
 
@@ -379,12 +380,10 @@ impl Driver {
     /// Cuts a live pipeline, where every stage takes all that comes.
     fn cut_live(&mut self) -> Result<Option<Sections>, RunError> {
         if self.in_service_time() {
-            return Err(RunError::Alone("a run in service time counts what one thread takes"));
+            return Err(RunError::Alone(OneThread::OwnTime.why()));
         }
         if self.pipeline.is_bounded() {
-            return Err(RunError::Alone(
-                "a stage takes only so many packets at a time, which the sources have to know before they bring more",
-            ));
+            return Err(RunError::Alone(OneThread::Room.why()));
         }
         self.cut()
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use slipstream::clock;
-use slipstream::pipeline::Plan;
+use slipstream::pipeline::{OneThread, Plan};
 use slipstream::runtime::{Driver, LiveOptions, RunReport};
 use slipstream::seed::Seeds;
 
@@ -88,6 +88,20 @@ fn what_needs_one_thread_says_why() {
         Driver::new(plan(&graph).build(1).unwrap()).workers(4).run(&mut |_| ControlFlow::Continue(()));
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("one thread") && said.contains("leave out --workers"), "{said}");
+}
+
+/// What settings alone tell of it is known before a port is open.
+#[test]
+fn what_needs_one_thread_is_known_from_the_settings() {
+    for (graph, why) in [
+        ("paced(rate=1kpps) -> shm(path=x)", Some(OneThread::Room)),
+        ("paced(rate=1kpps) -> shm(path=x, when_full=drop)", None),
+        ("shm(path=x) -> null", None),
+        ("there :: shm(path=x); there -> there", Some(OneThread::Room)),
+        ("paced(rate=1kpps, clock=own) -> null", Some(OneThread::OwnTime)),
+    ] {
+        assert_eq!(plan(graph).one_thread(), why, "{graph}");
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::paced::{Clock, Cost, Paced, PacedConfig, Process};
 use crate::synth::{Synth, SynthConfig};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, Need, OUT, Partner, Ports, Properties, Sharing, Site, StageType,
+    BuildError, Group, Made, Meets, Need, OUT, OneThread, Partner, Ports, Properties, Sharing, Site,
+    StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::units::Rate;
@@ -108,6 +109,7 @@ pub const PACED: StageType = StageType {
     ],
     properties: Properties {
         live: true,
+        one_thread: |settings, _| (settings.text("clock") == "own").then_some(OneThread::OwnTime),
         partners: &[
             Partner { of: &["burst"], need: Need::Is("arrivals", &["bursty"]) },
             Partner { of: &["traffic"], need: Need::Without("file") },

@@ -6,7 +6,9 @@ use crate::shm::{Mark, Options, Outgoing, Sender, ShmError, WhenFull};
 use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
 use slipstream_core::port::{Port, PortError, Transmit};
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, OneThread, Properties, Role, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops, Placeholder};
 use slipstream_core::time::Nanos;
@@ -51,6 +53,10 @@ pub const SHM: StageType = StageType {
     ],
     properties: Properties {
         live: true,
+        one_thread: |settings, role| {
+            let waits = role != Role::Source && when_full(settings) == WhenFull::Wait;
+            waits.then_some(OneThread::Room)
+        },
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each way is one ring with one writer and one reader.
@@ -59,6 +65,10 @@ pub const SHM: StageType = StageType {
     },
     build,
 };
+
+fn when_full(settings: &Settings) -> WhenFull {
+    if settings.text("when_full") == "drop" { WhenFull::Drop } else { WhenFull::Wait }
+}
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let ring = settings.number("ring");
@@ -75,7 +85,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let options = Options {
         ring,
         wait_ns: settings.optional_number("wait"),
-        when_full: if settings.text("when_full") == "drop" { WhenFull::Drop } else { WhenFull::Wait },
+        when_full: when_full(settings),
         ..Options::new(settings.file("path").unwrap_or(Path::new("")))
     };
     let wrong = |e: ShmError| BuildError::setting("path", e.to_string());
