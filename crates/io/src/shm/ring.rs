@@ -165,6 +165,11 @@ impl Producer {
         self.control.place.bytes - (self.tail - self.head)
     }
 
+    /// Bytes that were taken out since the beginning, as far as is known.
+    pub(super) fn taken(&self) -> u64 {
+        self.head
+    }
+
     /// The most bytes that one packet may take.
     pub(super) fn most(&self) -> u64 {
         self.control.place.bytes / 2

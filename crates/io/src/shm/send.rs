@@ -81,6 +81,9 @@ pub struct Sender {
     seen: bool,
     /// Nothing comes back from the other side.
     one_way: bool,
+    /// Bytes that the other side had taken when a packet waited in vain, and that side may have been waiting
+    /// for this one: until it has taken more, no other packet waits.
+    standoff: Option<u64>,
     /// When to ask again what became of the other side.
     ask: Nanos,
     /// Nobody takes anything out any more; why, if that is an error.
@@ -96,8 +99,22 @@ impl Sender {
         parked: Option<Arc<Parked>>,
     ) -> Self {
         let (counts, ask, tell) = (SendCounts::default(), Nanos(0), Nanos(0));
-        let (longest, seen, one_way, gone, failed) = (USUAL, false, false, false, None);
-        Self { session, producer, when_full, counts, parked, tell, longest, seen, one_way, ask, gone, failed }
+        let (longest, seen, one_way, standoff, gone, failed) = (USUAL, false, false, None, false, None);
+        Self {
+            session,
+            producer,
+            when_full,
+            counts,
+            parked,
+            tell,
+            longest,
+            seen,
+            one_way,
+            standoff,
+            ask,
+            gone,
+            failed,
+        }
     }
 
     /// Nothing comes back from the other side, so that neither can wait for the other: packets may wait for
@@ -197,10 +214,16 @@ impl Sender {
             if result != Err(Refused::Full) || self.when_full == WhenFull::Drop {
                 return result;
             }
+            if self.standoff == Some(self.producer.taken()) {
+                return result;
+            }
             self.counts.waits += u64::from(!waited);
             waited = true;
             let now = clock.now();
             if now >= until || Stopped::check().is_err() {
+                // Two sides that each wait with every packet would hardly ever take any.
+                let each_waits = self.session.may_be_waited_for();
+                self.standoff = each_waits.then_some(self.producer.taken());
                 return result;
             }
             self.attend(now);

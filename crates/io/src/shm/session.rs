@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::Options;
 use super::error::ShmError;
-use super::layout::{self, Found, SETUP_LOCK, Side};
+use super::layout::{self, Found, Place, SETUP_LOCK, Side};
 use super::memory::{self, Memory};
 use super::ring::{Consumer, Damage, Producer};
 use slipstream_core::stop::Stopped;
@@ -35,6 +35,8 @@ pub(super) struct Session {
     path: PathBuf,
     memory: Arc<Memory>,
     side: Side,
+    /// The ring that it receives by.
+    back: Place,
 }
 
 /// The state of the process at the other side.
@@ -131,7 +133,7 @@ impl Session {
         let memory = Memory::map(&file, layout::file_bytes(ring) as usize).map_err(failed("mapping"))?;
         let memory = Arc::new(memory);
         let (out, back) = (side.ring(ring), side.other().ring(ring));
-        let session = Self { file, path: path.to_owned(), memory: Arc::clone(&memory), side };
+        let session = Self { file, path: path.to_owned(), memory: Arc::clone(&memory), side, back };
         let over = || ShmError::Over(path.to_owned());
         match session.mark(side).ok_or_else(over)?.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
         {
@@ -159,6 +161,13 @@ impl Session {
             // A lock that can't be asked about is taken for one that holds.
             Ok(true) | Err(_) => Peer::There,
         }
+    }
+
+    /// Returns true if the other side may be waiting for room, which it gets once packets are taken here: its
+    /// ring is more than half full.
+    pub(super) fn may_be_waited_for(&self) -> bool {
+        let load = |at| self.memory.word(at).map_or(0, |word| word.load(Ordering::Acquire));
+        load(self.back.tail).saturating_sub(load(self.back.head)) > self.back.bytes / 2
     }
 
     /// This process is about to leave, and nobody comes any more who has not come by now; finds the state of

@@ -348,6 +348,34 @@ fn a_death_is_noticed_by_who_drops_and_by_who_is_at_rest() {
     }
 }
 
+/// A packet that finds the ring full waits a while. Where the other side may be waiting for this one, too,
+/// the first that waits in vain is the last, until something was taken.
+#[test]
+fn two_full_rings_hold_nobody_up_packet_by_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let fill = |sender: &mut Sender| {
+        while sender.producer.free() > 0 {
+            assert!(sender.send(&frame(&[0; 1024 - 32], 0)));
+        }
+        sender.flush();
+    };
+    for both in [false, true] {
+        let (_receiver, mut here) = options(&dir).open().unwrap();
+        let (mut there, mut back) = options(&dir).open().unwrap();
+        fill(&mut here);
+        if both {
+            fill(&mut back);
+        }
+        (0..4).for_each(|_| assert!(!here.send(&frame(&[0; 1024 - 32], 0))));
+        assert_eq!((here.counts().waits, here.counts().full), (if both { 1 } else { 4 }, 4));
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        assert_eq!(there.poll(&mut pool, &mut arrivals, 1, Nanos(0)).unwrap(), 1);
+        assert!(here.send(&frame(&[0; 1024 - 32], 0)));
+        assert!(!here.send(&frame(&[0; 1024 - 32], 0)));
+        assert_eq!(here.counts().waits, if both { 2 } else { 5 });
+    }
+}
+
 /// Each packet that was handed over is taken by the other side, or counted as not sent once that is gone;
 /// what nobody tells of dropped packets is no packet.
 #[test]
