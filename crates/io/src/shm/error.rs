@@ -58,6 +58,11 @@ pub enum ShmError {
     /// The process at the other side ended without saying so.
     #[error("the process at the other side of `{0}` ended without finishing; what it had is lost")]
     PeerDied(PathBuf),
+    /// The file has its name no more, so that nobody finds it.
+    #[error(
+        "`{0}` was removed or replaced before anybody came to the other side, and nobody can come any more; start anew"
+    )]
+    Removed(PathBuf),
     /// The other process did not come in time.
     #[error(
         "nobody came to the other side of `{path}` within {} s; start the process there, or wait for longer",

@@ -193,8 +193,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// The other process is waited for no longer than was said.
+    /// The other process is waited for no longer than was said, and as long as it finds the file.
     fn wait_on(&mut self, peer: Peer, now: Nanos) -> Result<(), ShmError> {
+        if peer == Peer::Awaited {
+            self.session.check_name().inspect_err(|_| self.ended = true)?;
+        }
         let Some(wait) = self.wait_ns else { return Ok(()) };
         if peer != Peer::Awaited {
             self.wait_ns = None;

@@ -262,9 +262,18 @@ impl Sender {
         self.ask = now.after(ASK);
         if self.producer.abandoned() {
             self.give_up();
-        } else if self.session.peer() == Peer::Left && !self.producer.abandoned() {
+            return;
+        }
+        let error = match self.session.peer() {
+            Peer::There => None,
+            Peer::Awaited => self.session.check_name().err(),
+            // It may have said so just before it went.
+            Peer::Left if self.producer.abandoned() => None,
+            Peer::Left => Some(self.session.peer_died()),
+        };
+        if let Some(error) = error {
             self.give_up();
-            self.failed.get_or_insert_with(|| self.session.peer_died());
+            self.failed.get_or_insert(error);
         }
     }
 

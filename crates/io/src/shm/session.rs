@@ -181,6 +181,18 @@ impl Session {
         }
     }
 
+    /// Checks that a process that comes finds the file. Costs two system calls.
+    pub(super) fn check_name(&self) -> Result<(), ShmError> {
+        let named = std::fs::symlink_metadata(&self.path);
+        let gone = match (named, self.file.metadata()) {
+            (Ok(named), Ok(file)) => (named.dev(), named.ino()) != (file.dev(), file.ino()),
+            (Err(error), _) => error.kind() == io::ErrorKind::NotFound,
+            // Who can't ask doesn't know.
+            (Ok(_), Err(_)) => false,
+        };
+        if gone { Err(ShmError::Removed(self.path.clone())) } else { Ok(()) }
+    }
+
     /// The error for damage found in a ring.
     pub(super) fn damaged(&self, damage: Damage) -> ShmError {
         ShmError::Damaged { path: self.path.clone(), what: damage.0 }

@@ -348,6 +348,36 @@ fn a_death_is_noticed_by_who_drops_and_by_who_is_at_rest() {
     }
 }
 
+/// Nobody is waited for who wouldn't find the file; who has come stays, whatever becomes of its name.
+#[test]
+fn a_file_that_loses_its_name_is_noticed_until_somebody_has_come() {
+    let dir = tempfile::tempdir().unwrap();
+    for replaced in [false, true] {
+        let (mut receiver, mut sender) = options(&dir).open().unwrap();
+        assert!(sender.send(&frame(b"for whom", 0)));
+        let mut now = 0;
+        let mut look = |receiver: &mut Receiver, sender: &mut Sender| {
+            now += 20_000_000;
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            sender.look_around();
+            poll(receiver, now).and_then(|_| poll(receiver, now + 15_000_000)).map_err(|e| e.to_string())
+        };
+        assert!(look(&mut receiver, &mut sender).is_ok() && !sender.has_failed());
+        std::fs::remove_file(dir.path().join("shm")).unwrap();
+        let other = replaced.then(|| options(&dir).open().unwrap());
+        let said = look(&mut receiver, &mut sender).unwrap_err();
+        assert!(said.contains("removed or replaced") && receiver.ended(), "{said}");
+        assert!(matches!(sender.check(), Err(ShmError::Removed(_))));
+        assert_eq!(sender.counts().never_taken, 1);
+        drop((receiver, sender));
+        if let Some((mut here, mut out)) = other {
+            let _there = options(&dir).open().unwrap();
+            std::fs::remove_file(dir.path().join("shm")).unwrap();
+            assert!(look(&mut here, &mut out).is_ok() && !out.has_failed());
+        }
+    }
+}
+
 /// A packet that finds the ring full waits a while. Where the other side may be waiting for this one, too,
 /// the first that waits in vain is the last, until something was taken.
 #[test]
