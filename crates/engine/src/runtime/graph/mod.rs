@@ -566,12 +566,15 @@ impl Pipeline {
                 }
             };
             let was_told = match (self.nodes.get_mut(node), sections) {
-                (Some(n), _) => Some(tell(n.stage.as_mut())),
-                (None, Some(sections)) => sections.with_stage(node, tell),
-                (None, None) => None,
+                (Some(n), _) => {
+                    tell(n.stage.as_mut());
+                    true
+                }
+                (None, Some(sections)) => sections.with_stage(node, tell).is_some(),
+                (None, None) => false,
             };
-            if let (Some(()), Some(told)) = (was_told, self.told.get_mut(node)) {
-                *told = true;
+            if let Some(told) = self.told.get_mut(node) {
+                *told = was_told;
             }
         }
     }
