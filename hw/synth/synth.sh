@@ -68,11 +68,17 @@ fi
 # Shifts and selections go first, as whole words: most of theirs is constant, and never becomes gates.
 run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
     opt -fast -full; techmap t:\$shiftx t:\$shr t:\$pmux; opt_expr -fine; clean; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
-    tee -q -o $out/depth.txt ltp -noff"
-# Up to names of cells, which nobody reads here and which take longer than the mapping; then what `check` does
-# beside them.
+    tee -q -o $out/depth.txt ltp -noff" &
+gates=$!
+# Beside it, on another core. Up to names of cells, which nobody reads here and which take longer than the
+# mapping; then what `check` does beside them.
 run ecp5 "$outside; synth_ecp5 -top slice_splice -run begin:check; hierarchy -check; check -noinit; blackbox =A:whitebox
-    tee -q -o $out/ecp5.json stat -json"
+    tee -q -o $out/ecp5.json stat -json" &
+ecp5=$!
+status=0
+wait "$gates" || status=1
+wait "$ecp5" || status=1
+[ "$status" -eq 0 ] || exit 1
 if [ "${1:-}" = --all ]; then
     run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad; tee -q -o $out/xilinx.json stat -json"
 fi
