@@ -133,7 +133,7 @@ impl Clock for ServiceTime {
         }
         let mut ended = false;
         if !round.busy {
-            driver.pipeline.tell_ends(run.sections, |head| run.feeds.get(head).is_some_and(Feed::at_end));
+            driver.pipeline.tell_ends(None, |head| run.feeds.get(head).is_some_and(Feed::at_end));
             ended = run.at_end() && driver.pipeline.finished();
         }
         let (took, least) = (self.clock.now().since(self.begun), round.least_ns);
