@@ -7,7 +7,7 @@
 //! is a [`StateTable`]'s record, integers in little-endian order, which [`StateTable::describe`] reads.
 
 use std::any::Any;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::registry::{BuildError, Site};
 use crate::settings::Settings;
@@ -225,6 +225,20 @@ impl Fields<'_> {
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.bytes())
     }
+
+    /// The next sixteen, as [`put_address`] has written them.
+    pub fn address(&mut self) -> IpAddr {
+        Ipv6Addr::from(self.bytes()).to_canonical()
+    }
+}
+
+/// Appends an address to a record: 16 bytes, of IPv4 as `::ffff:a.b.c.d`.
+pub fn put_address(out: &mut Vec<u8>, address: IpAddr) {
+    let address = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    out.extend(address.octets());
 }
 
 #[cfg(test)]
@@ -236,6 +250,16 @@ mod tests {
         let mut fields = Fields(&[1, 2, 0, 3, 0, 0, 0, 9]);
         assert_eq!((fields.u8(), fields.u16(), fields.u32()), (1, 2, 3));
         assert_eq!((fields.u64(), fields.u8()), (0, 0), "there are no eight bytes left, and none after that");
+    }
+
+    #[test]
+    fn addresses_take_sixteen_bytes() {
+        let addresses: [IpAddr; 3] = ["10.0.0.1", "2001:db8::1", "::"].map(|a| a.parse().unwrap());
+        let mut record = Vec::new();
+        addresses.iter().for_each(|address| put_address(&mut record, *address));
+        assert_eq!(record.len(), 48);
+        let mut fields = Fields(&record);
+        assert_eq!(addresses.map(|_| fields.address()), addresses);
     }
 
     #[test]

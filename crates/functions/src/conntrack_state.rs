@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::json;
-use slipstream_core::operate::{EntryEnds, Fields, StateTable};
+use slipstream_core::operate::{EntryEnds, Fields, StateTable, put_address};
 use slipstream_core::table::Key;
 use slipstream_core::time::Nanos;
 use slipstream_wire::FlowKey;
@@ -50,14 +50,6 @@ struct Record {
     class: Class,
     left: u64,
     age: u64,
-}
-
-fn put_address(out: &mut Vec<u8>, address: IpAddr) {
-    let address = match address {
-        IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
-    };
-    out.extend(address.octets());
 }
 
 fn address(bytes: [u8; 16], mapped: bool) -> IpAddr {

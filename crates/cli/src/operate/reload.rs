@@ -11,7 +11,7 @@ use slipstream::pipeline::Plan;
 use slipstream::runtime::Work;
 use tracing::{info, warn};
 
-use super::{NOT_ALL, Operation};
+use super::Operation;
 use crate::log::LIVE;
 
 /// Longest wait for the data path to take what is new.
@@ -69,11 +69,8 @@ impl Operation {
         let plan = self.plan().clone();
         let mut new: Plan = (self.read)()?;
         let changes = plan.changes(&new)?;
+        let shards = self.running_shards()?;
         let mut sharded = self.sharded();
-        let shards = sharded.as_ref().map_or(1, |sharded| sharded.shards());
-        if self.operator.shards() < shards {
-            return Err(anyhow!(NOT_ALL));
-        }
         // All of it is made before any of it counts, for each shard by itself: a NAT's ports are parted.
         let (updates, ways) = match &sharded {
             None => (vec![new.updates(&changes)?], None),

@@ -21,8 +21,8 @@ use crate::log::LIVE;
 const EVERY: Duration = Duration::from_millis(200);
 /// Sessions that may begin or end between two looks; beyond that they are counted as missed.
 const SESSIONS: usize = 1 << 15;
-/// Places of a table whose sessions are ended at a time when nobody will remember them.
-const AT_ONCE: u32 = 4096;
+/// Places of a table that are saved, or whose sessions are ended, at a time when the run is over.
+pub(super) const AT_ONCE: u32 = 4096;
 /// Denials between two looks.
 const DENIALS: usize = 64;
 /// Denials that are told of between two looks.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,9 @@ use clap::ValueEnum;
 use serde_json::Value;
 use slipstream::clock::{self, LiveClock};
 use slipstream::new_file::{NewFile, target};
-use slipstream::operate::{EntryEnds, SavedTable, SessionEvent, StateFile, StateTable, StateWriter};
+use slipstream::operate::{
+    EntryEnds, Fields, SavedTable, SessionEvent, StateFile, StateTable, StateWriter, put_address,
+};
 use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::Driver;
 use slipstream::text_file;
@@ -24,6 +26,7 @@ use slipstream::time::Nanos;
 use tracing::{info, warn};
 
 use super::session_log::SessionLog;
+use super::sessions::AT_ONCE;
 use super::tables::Patience;
 use super::{Operation, Shared};
 use crate::log::LIVE;
@@ -244,24 +247,16 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let _alone = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let now = LiveClock::get().now();
-        let mut state = StateWriter::now();
-        let mut inside = InsideHosts::new(sharded.and_then(ShardPlan::inside_hosts));
-        for (stage, place, kind) in tables(plan) {
-            state.table(stage, kind.name, kind.version, kind.record as u16);
-            for shard in 0..driver.shards() {
-                let Some(operated) = driver.operate_shard(shard, stage) else { continue };
+        let state = state_of(plan, sharded, driver.shards(), |shard, stage, (place, _), from| {
+            let mut records = Vec::new();
+            let Some(operated) = driver.operate_shard(shard, stage) else { return Ok((records, None)) };
+            if from == 0 {
                 // Sessions that are not saved any more end now, and are told of.
                 operated.expire(now);
-                let (mut records, mut from) = (Vec::new(), Some(0));
-                while let Some(at) = from {
-                    records.clear();
-                    from = operated.save(place, at, 4096, now, &mut records);
-                    inside.see(shard, kind, &records);
-                    state.records(&records);
-                }
             }
-        }
-        inside.put(&mut state);
+            let next = operated.save(place, from, AT_ONCE, now, &mut records);
+            Ok((records, next))
+        })?;
         let bytes = self.write(state)?;
         let file = self.path.display().to_string();
         info!(target: LIVE, file, bytes, "state saved");
@@ -296,8 +291,34 @@ fn hosts_of_nats(plan: &Plan, state: &StateFile<'_>) -> HashSet<IpAddr> {
         tables.flat_map(|(table, kind)| table.records.chunks_exact(table.record).filter_map(kind.ends));
     let told = state.tables.iter().filter(|table| is_inside(table));
     let told = told.flat_map(|table| table.records.chunks_exact(table.record));
-    let told = told.filter_map(|record| Some(Ipv6Addr::from(*record.first_chunk::<16>()?).to_canonical()));
+    let told = told.map(|record| Fields(record).address());
     ends.filter(|ends| ends.external.is_some()).map(|ends| ends.source.0).chain(told).collect()
+}
+
+/// The state of all tables, given the records of a table on a shard from a place on, slice by slice: those of
+/// the places that were read, and where to go on.
+fn state_of(
+    plan: &Plan,
+    sharded: Option<&ShardPlan>,
+    shards: usize,
+    mut slice: impl FnMut(usize, &str, (usize, &StateTable), u32) -> anyhow::Result<(Vec<u8>, Option<u32>)>,
+) -> anyhow::Result<StateWriter> {
+    let mut state = StateWriter::now();
+    let mut inside = InsideHosts::new(sharded.and_then(ShardPlan::inside_hosts));
+    for (stage, place, kind) in tables(plan) {
+        state.table(stage, kind.name, kind.version, kind.record as u16);
+        for shard in 0..shards {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let (records, next) = slice(shard, stage, (place, kind), at)?;
+                inside.see(shard, kind, &records);
+                state.records(&records);
+                from = next;
+            }
+        }
+    }
+    inside.put(&mut state);
+    Ok(state)
 }
 
 /// Returns true of the table of [inside hosts](INSIDE).
@@ -330,13 +351,9 @@ impl<F: Fn(usize, &EntryEnds) -> Option<IpAddr>> InsideHosts<F> {
             return;
         }
         state.table("", name, version, record as u16);
-        for host in self.hosts {
-            let host = match host {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            state.records(&host.octets());
-        }
+        let mut records = Vec::new();
+        self.hosts.into_iter().for_each(|host| put_address(&mut records, host));
+        state.records(&records);
     }
 }
 
@@ -396,23 +413,10 @@ impl Operation {
         let shards = self.running_shards()?;
         let plan = self.plan().clone();
         let sharded = self.sharded().map(|sharded| sharded.clone());
-        let mut inside = InsideHosts::new(sharded.as_ref().and_then(ShardPlan::inside_hosts));
-        let mut state = StateWriter::now();
         let _attention = self.operator.attention();
-        for (stage, place, kind) in tables(&plan) {
-            state.table(stage, kind.name, kind.version, kind.record as u16);
-            for shard in 0..shards {
-                let mut from = Some(0);
-                while let Some(at) = from {
-                    let (records, next) =
-                        self.slice(shard, stage, (place, kind.record), at, Patience::default())?;
-                    inside.see(shard, kind, &records);
-                    state.records(&records);
-                    from = next;
-                }
-            }
-        }
-        inside.put(&mut state);
+        let state = state_of(&plan, sharded.as_ref(), shards, |shard, stage, (place, kind), from| {
+            self.slice(shard, stage, (place, kind.record), from, Patience::default())
+        })?;
         keeper.write(state)
     }
 }

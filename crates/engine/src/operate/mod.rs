@@ -7,6 +7,6 @@ mod state;
 pub use request::{LONGEST_LINE, MOST_ROWS, Request, RequestError, Selection};
 pub use slipstream_core::operate::{
     Apart, Denial, EntryEnds, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable,
-    Update,
+    Update, put_address,
 };
 pub use state::{SavedTable, StateError, StateFile, StateWriter};

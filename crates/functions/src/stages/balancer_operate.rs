@@ -5,10 +5,12 @@
 //! each; a key of two words has [`NARROW`] in the last one), the backend's address (16, IPv4 as
 //! `::ffff:a.b.c.d`), the time that is left (8, in ns), and 16 zeros.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use serde_json::json;
-use slipstream_core::operate::{EntryEnds, Fields, Operate, Preparation, Reloading, StateTable, Update};
+use slipstream_core::operate::{
+    EntryEnds, Fields, Operate, Preparation, Reloading, StateTable, Update, put_address,
+};
 use slipstream_core::registry::BuildError;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
@@ -54,9 +56,7 @@ fn read(record: &[u8]) -> Option<(FlowKey, IpAddr, u64)> {
     let words: [u64; 7] = std::array::from_fn(|_| fields.u64());
     let [a, b, .., last] = words;
     let key = if last == NARROW { FlowKey::Narrow(NarrowKey([a, b])) } else { FlowKey::Wide(WideKey(words)) };
-    let address = Ipv6Addr::from(fields.bytes::<16>());
-    let backend = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
-    (record.len() == RECORD).then_some((key, backend, fields.u64()))
+    (record.len() == RECORD).then_some((key, fields.address(), fields.u64()))
 }
 
 fn put(out: &mut Vec<u8>, key: &FlowKey, backend: IpAddr, left: u64) {
@@ -65,11 +65,7 @@ fn put(out: &mut Vec<u8>, key: &FlowKey, backend: IpAddr, left: u64) {
         FlowKey::Wide(WideKey(words)) => words,
     };
     words.iter().for_each(|word| out.extend(word.to_le_bytes()));
-    let backend = match backend {
-        IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
-    };
-    out.extend(backend.octets());
+    put_address(out, backend);
     out.extend(left.to_le_bytes());
     out.extend([0; 16]);
 }
