@@ -112,16 +112,18 @@ pub(crate) struct Hosts<'a> {
     pub(crate) known: &'a HashSet<IpAddr>,
 }
 
-impl Hosts<'_> {
-    fn is_translated(&self, address: IpAddr) -> bool {
-        self.translated.iter().any(|net| net.contains(&address))
-    }
+/// Returns true if one of the networks has the address.
+fn names(nets: &[IpNet], address: IpAddr) -> bool {
+    nets.iter().any(|net| net.contains(&address))
+}
 
+impl Hosts<'_> {
     /// Returns true if a connection that is not of external addresses was begun from outside, as far as one
     /// can tell.
     fn begun_from_outside(&self, source: IpAddr, destination: IpAddr) -> bool {
-        if self.is_translated(source) || self.is_translated(destination) {
-            return !self.is_translated(source);
+        let [from_inside, to_inside] = [source, destination].map(|end| names(self.translated, end));
+        if from_inside || to_inside {
+            return !from_inside;
         }
         // Settings that name no host say nothing, nor do others about IPv6, which is not translated.
         let otherwise = source.is_ipv4() && !self.translated.is_empty();
@@ -263,8 +265,7 @@ impl Steer {
     /// tells: inside hosts have all that is their own on one.
     pub(crate) fn inside_host(&self, ends: &EntryEnds, translated: &[IpNet], shard: u32) -> Option<IpAddr> {
         let both = [ends.source.0, ends.destination.0];
-        let named = Hosts { translated, known: &HashSet::new() };
-        let is_told = |end: &IpAddr| named.is_translated(*end) || self.external.has(Octets::of(*end).bytes());
+        let is_told = |end: &IpAddr| names(translated, *end) || self.external.has(Octets::of(*end).bytes());
         if ends.external.is_some() || both.iter().any(is_told) {
             return None;
         }
