@@ -267,7 +267,10 @@ module splice_egress #(
     // That of IPv4, in which the DSCP stands two bits up; the length grows by `r_parked` less 8.
     assign changed_ip = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'({first_word[15:8], 6'd0, first_word[1:0]})
                               + 32'({new_dscp, 2'd0}) + 32'd65527 + 32'(r_parked));
-    assign new_ip_sum = ip_sum == r_ip_sliced ? r_ip_whole : changed_ip;
+    // Where the mark still stands and the sum is that of the sliced packet, the header is off by what slicing
+    // changed and nothing else. With another DSCP it can be the same sum by chance: what else the function
+    // changed made up for it.
+    assign new_ip_sum = dscp == 6'd63 && ip_sum == r_ip_sliced ? r_ip_whole : changed_ip;
     // The checksum of the transport header: it is needed behind the first beat, so that there is a cycle
     // more.
     logic [15:0] l4_sum_reg, whole_reg, sliced_reg, c_l4_sum, c_whole, c_sliced;

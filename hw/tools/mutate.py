@@ -66,6 +66,7 @@ MUTANTS = [
     (E, "waited_reg >= patience", "1'b0"),
     (E, "dscp == 6'd63 ? r_dscp : dscp", "r_dscp"),
     (E, "ip_sum == r_ip_sliced ? r_ip_whole : changed_ip", "changed_ip ^ 16'd1"),
+    (E, "dscp == 6'd63 && ip_sum == r_ip_sliced", "ip_sum == r_ip_sliced"),
     (E, "!c_tcp && changed_l4 == 16'd0 ? 16'hffff : changed_l4", "c_whole"),
     (E, "(c_l4_sum == 16'd0 || c_whole == 16'd0) ? 16'd0", "(c_l4_sum == 16'd0) ? 16'd1"),
     (E, "at[BEAT_W-1:0] < r_at[BEAT_W-1:0]", "1'b0"),

@@ -231,9 +231,13 @@ impl Layers {
     pub(super) fn repair(&self, packet: &mut [u8], parked: &Parked) {
         let end = self.end - TOKEN_LEN + usize::from(parked.len);
         let Self { inner, tunnels, .. } = self;
-        let before = be16(packet, inner.l3 + 10);
+        // The checksum that the sliced packet had: it came with that of the whole one. With another DSCP than
+        // the mark it can be the same by chance, since something else that changed makes up for it.
+        let as_sliced = !inner.six
+            && be16(packet, inner.l3 + 10) == Some(parked.ip.sliced)
+            && inner.dscp(packet) == DSCP_SLICED;
         inner.lengths(packet, parked.dscp, end, parked.kind == Transport::Udp);
-        if !inner.six && before == Some(parked.ip.sliced) {
+        if as_sliced {
             put16(packet, inner.l3 + 10, parked.ip.whole);
         }
         inner.checksum(packet, parked, end);
@@ -247,11 +251,17 @@ impl Layers {
 }
 
 impl Layer {
+    /// The DSCP that stands in the header.
+    #[inline]
+    fn dscp(&self, packet: &[u8]) -> u8 {
+        let word = be16(packet, self.l3).unwrap_or(0);
+        (word >> if self.six { 6 } else { 2 }) as u8 & DSCP_SLICED
+    }
+
     /// Lengths, and the DSCP where the mark still stands: another value is the function's and stays.
     #[inline]
     fn lengths(&self, packet: &mut [u8], dscp: u8, end: usize, udp: bool) {
-        let word = be16(packet, self.l3).unwrap_or(0);
-        let now = (word >> if self.six { 6 } else { 2 }) as u8 & DSCP_SLICED;
+        let now = self.dscp(packet);
         set_ip(packet, self.l3, self.six, if now == DSCP_SLICED { dscp } else { now }, end);
         if udp {
             put16(packet, self.l4 + 4, (end - self.l4) as u16);

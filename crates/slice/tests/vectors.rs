@@ -193,6 +193,18 @@ fn patch_l4(f: &mut [u8], at: usize, old: u16, new: u16) {
     f[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
+/// Gives a marked packet this DSCP, and adds to its source what the sum of the IP header loses by it.
+fn make_up(mut f: Vec<u8>, dscp: u8) -> Vec<u8> {
+    let word = |f: &[u8], at: usize| u16::from_be_bytes([f[at], f[at + 1]]);
+    let (first, low, before) = (word(&f, 14), word(&f, 28), word(&f, 24));
+    let other = first & 0xff03 | u16::from(dscp) << 2;
+    patch_ip(&mut f, 14, 0, other);
+    patch_ip(&mut f, 14, 14, low + (first - other));
+    patch_l4(&mut f, 40, low, low + (first - other));
+    assert_eq!(word(&f, 24), before);
+    f
+}
+
 fn every_row() -> String {
     let mut w = Writer::new(&config(8, 24));
     let kinds = [
@@ -300,6 +312,12 @@ fn every_row() -> String {
     patch_l4(&mut back, 50, 0x1010, 0x2020);
     w.splice(&back, 30);
 
+    // The DSCP loses what an address wins: the sum of the sliced header stays, that of the whole one doesn't.
+    for (seed, tos, dscp) in [(31, 0, 10), (32, 0xb9, 46), (33, 0x28, 0)] {
+        let back = make_up(w.slice(&frame(Kind { tos, ..UDP }, seed), seed), dscp);
+        w.splice(&back, seed);
+    }
+
     // Forged: every bit of a token. Replayed, and stale.
     let back = w.slice(&frame(UDP, 40), 40);
     for bit in (0..64).step_by(5) {
@@ -355,6 +373,28 @@ fn tokens() -> String {
         writeln!(out, "token {:016x}", token.0).unwrap();
     }
     out
+}
+
+#[test]
+fn a_dscp_and_an_address_that_make_up_for_each_other_leave_right_checksums() {
+    let config = config(8, 24);
+    for (tos, dscp) in [(0, 10), (0xb9, 46), (0x28, 0), (0x28, 10)] {
+        let mut table = PayloadTable::new(&config, 0).unwrap();
+        let (mut slicer, mut splicer) = (Slicer::new(&config).unwrap(), Splicer::new(&config).unwrap());
+        let mut buffer = frame(Kind { tos, ..UDP }, 1);
+        let whole = buffer.len();
+        buffer.resize(whole + 8, 0);
+        let done = slicer.slice(&mut table, LinkType::Ethernet, &mut buffer, whole, Nanos(0));
+        let Sliced::Sliced { len, .. } = done else { panic!("{done:?}") };
+        buffer.truncate(len);
+        let mut buffer = make_up(buffer, dscp);
+        buffer.resize(whole, 0);
+        let done = splicer.splice(&mut table, LinkType::Ethernet, &mut buffer, len, Nanos(0));
+        assert_eq!(done, Ok(Spliced::Whole { len: whole }));
+        assert_eq!(sum(&buffer[14..34], 0), 0xffff, "TOS {tos:#x}, DSCP {dscp}");
+        let pseudo = sum(&buffer[26..34], 17 + (whole - 34) as u32);
+        assert_eq!(sum(&buffer[34..], pseudo), 0xffff, "TOS {tos:#x}, DSCP {dscp}");
+    }
 }
 
 #[test]
