@@ -1,5 +1,6 @@
 // Settings and counters behind AXI4-Lite, 32 bits a register. A write out of range changes nothing, is
-// answered with SLVERR, and is counted. The key can be written, never read.
+// answered with SLVERR, and is counted. The key can be written, never read. With neither slicing nor splicing
+// the mark means nothing, and stays.
 //
 // | address | register |
 // |---|---|

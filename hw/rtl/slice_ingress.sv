@@ -20,7 +20,10 @@ module slice_ingress #(
     input  wire logic                clk,
     input  wire logic                rst,
 
+    // `enable`: packets are sliced. `guards`: those that aren't have the mark taken off, since they could be
+    // taken for sliced ones.
     input  wire logic                enable,
+    input  wire logic                guards,
     input  wire logic [15:0]         threshold,
     // Policy for packets that come with the mark and are not sliced: drop them, or give them this DSCP.
     input  wire logic                marked_drop,
@@ -182,7 +185,7 @@ module slice_ingress #(
     assign wanted   = enable && of_kind && worth && room && parked > 16'd8;
     assign take     = old_go && first_reg && wanted;
     assign sliced   = wanted && take_granted;
-    assign marked   = ip && dscp == 6'd63 && !sliced;
+    assign marked   = guards && ip && dscp == 6'd63 && !sliced;
     assign thrown   = marked && marked_drop;
     assign remarked = marked && !marked_drop;
 

@@ -161,7 +161,7 @@ module slice_splice #(
     slice_ingress #(
         .DATA_W(DATA_W), .MAX_PAYLOAD(MAX_PAYLOAD), .ROWS(ROWS), .ENTRY_W(ENTRY_W), .RECORD_W(RECORD_W), .LENGTH_W(LENGTH_W)
     ) ingress (
-        .clk(clk), .rst(in_reset), .enable(slices), .threshold(threshold), .marked_drop(marked_drop), .marked_dscp(marked_dscp),
+        .clk(clk), .rst(in_reset), .enable(slices), .guards(slices || splices), .threshold(threshold), .marked_drop(marked_drop), .marked_dscp(marked_dscp),
         .s_axis_tvalid(s_axis_net_tvalid), .s_axis_tready(s_axis_net_tready), .s_axis_tdata(s_axis_net_tdata),
         .s_axis_tkeep(s_axis_net_tkeep), .s_axis_tlast(s_axis_net_tlast), .s_axis_tuser(s_axis_net_tuser),
         .m_axis_tvalid(m_axis_host_tvalid), .m_axis_tready(m_axis_host_tready), .m_axis_tdata(m_axis_host_tdata),

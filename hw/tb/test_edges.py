@@ -360,6 +360,17 @@ async def switched_off(dut):
     marked = frame(payload=40, tos=0xFC)
     assert await bench.slice(whole) == whole
     assert await bench.splice(whole) == whole and await bench.splice(marked) == marked
+    # Nobody asks for the mark then, whatever the policy for it says.
+    for policy in (5, 0x100):
+        await bench.write("marked", policy)
+        for six in (False, True):
+            for tos in (0xFC, 0xFF):
+                data = frame(payload=40, tos=tos, six=six)
+                assert await bench.slice(data) == data, (policy, six, tos)
+    # One of the two is enough: the other end has to tell its own packets from those of the network.
+    for enable in (1, 2):
+        await bench.write("control", enable)
+        assert await bench.slice(marked) is None, enable
 
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
