@@ -7,12 +7,19 @@ cd "$(dirname "$0")/.."
 out=build/formal
 mkdir -p "$out"
 
-prove() { # name, files under proof, what is proved, options of sat
-    local name=$1 said=$3 files=""
+# With these it reads the files under proof: name, files, parameters.
+netlist() {
+    local files=""
     for file in $2; do files+=" rtl/$file.sv"; done
-    shift 3
-    if ! yosys -q -l "$out/$name.log" -p "read_verilog -sv -formal$files formal/$name.sv; prep -flatten -top $name
-        memory_map; async2sync; dffunmap; opt -full; sat $* -prove-asserts -set-assumes -verify $name" > "$out/$name.result" 2>&1; then
+    echo "read_verilog -sv -formal$files formal/$1.sv; ${3:+chparam $3 $1;} prep -flatten -top $1
+        memory_map; async2sync; dffunmap; opt -full"
+}
+
+prove() { # name, files under proof, parameters, what is proved, options of sat
+    local name=$1 netlist said=$4
+    netlist=$(netlist "$1" "$2" "$3")
+    shift 4
+    if ! yosys -q -l "$out/$name.log" -p "$netlist; sat $* -prove-asserts -set-assumes -verify $name" > "$out/$name.result" 2>&1; then
         tail -5 "$out/$name.result"
         echo "FAIL $name"
         exit 1
@@ -21,8 +28,28 @@ prove() { # name, files under proof, what is proved, options of sat
     echo "ok   $name ($said)"
 }
 
-prove parser_proof "ip_parser transport_parser" "every frame"
-prove table_proof metadata_table "every sequence of ${STEPS:-8} cycles" -seq "${STEPS:-8}"
+# A proof says nothing of what can't happen in it: each of these signals must be 1 in some last cycle.
+reach() { # name, files under proof, parameters, cycles, signals
+    local name=$1 cycles=$4 script found signal
+    script=$(netlist "$1" "$2" "$3")
+    shift 4
+    for signal in "$@"; do script+="; sat -seq $cycles -set-assumes -set-at $cycles $signal 1 $name"; done
+    if ! yosys -q -l "$out/$name.reach.log" -p "$script" > "$out/$name.reach.result" 2>&1; then
+        tail -5 "$out/$name.reach.result"
+        echo "FAIL $name: what it should reach"
+        exit 1
+    fi
+    found=$(grep -c "SAT solving finished - model found" "$out/$name.reach.log" || true)
+    [ "$found" -eq $# ] || { echo "FAIL $name: reaches $found of $*"; exit 1; }
+    echo "ok   $name reaches $*"
+}
+
+steps=${STEPS:-8}
+prove parser_proof "ip_parser transport_parser" "" "every frame"
+for entries in 2 3; do
+    prove table_proof metadata_table "-set ENTRIES $entries" "$entries entries, every sequence of $steps cycles" -seq "$steps"
+done
+reach table_proof metadata_table "-set ENTRIES 2" "$steps" reached_expiry reached_damage reached_second reached_collision
 
 yosys -q -l "$out/skid_proof.log" -p "read_verilog -sv -formal rtl/skid_buffer.sv formal/skid_proof.sv; prep -flatten -top skid_proof
     async2sync; dffunmap; write_smt2 -wires $out/skid_proof.smt2"
