@@ -258,8 +258,9 @@ async def a_mark_in_an_ip_header_that_is_none(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def a_sliced_packet_that_is_no_longer_like_one(dut):
-    """The book's table: another UDP length, or so much behind the packet that its end is not seen in four
-    beats. It is dropped, and the payload waits for its own."""
+    """The book's table: another UDP length, so much behind the packet that its end is not seen in four beats,
+    or so much before its transport header that this is not seen in 96 bytes. It doesn't leave, and the
+    payload waits for its own."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     whole = frame(payload=700)
@@ -270,3 +271,10 @@ async def a_sliced_packet_that_is_no_longer_like_one(dut):
     assert await bench.splice(sliced + bytes(four + 1 - len(sliced))) is None
     assert await bench.splice(sliced + bytes(four - len(sliced))) == whole
     assert await bench.counters() == {"sliced": 1, "mangled": 6, "spliced": 1}
+    # A tag in front of the longest IP header takes the end of TCP's first 20 bytes to byte 98.
+    whole = frame(payload=700, tcp=True, ip_options=40)
+    sliced = await bench.slice(whole)
+    for data in (sliced, put(sliced, 14, 0x4F20)):
+        assert await bench.splice(data[:12] + bytes([0x81, 0, 0, 7]) + data[12:]) is None
+    assert await bench.splice(sliced) == whole
+    assert await bench.counters() == {"sliced": 2, "mangled": 7, "untouched": 1, "hidden": 1, "spliced": 2}
