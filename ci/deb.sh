@@ -2,6 +2,8 @@
 # Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual pages and
 # completions, the unit for systemd and the configurations of the book as examples. Prints the package's path.
 set -euo pipefail
+# Everybody may read what is installed, whatever the builder's own files are like.
+umask 022
 cd "$(dirname "$0")/.."
 
 binary=$(realpath "$1") into=$2
@@ -40,6 +42,31 @@ Priority: optional
 Description: packet-locality engine
  Puts packets of a flow back to back, does expensive work once per train, and tells what that gains: on capture files, and
  on live interfaces.
+END
+
+# Pipelines that run go on with the old program over an upgrade, since a restart interrupts them. They end
+# with the package, and stay enabled until it is purged.
+script() {
+    { echo '#!/bin/sh'; echo 'set -e'; cat; } > "$root/DEBIAN/$1"
+    chmod 755 "$root/DEBIAN/$1"
+}
+script postinst <<'END'
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload || true
+fi
+END
+script prerm <<'END'
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop 'slipstream@*.service' || true
+fi
+END
+script postrm <<'END'
+if [ "$1" = purge ]; then
+    rm -f /etc/systemd/system/*.wants/slipstream@*.service
+fi
+if [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload || true
+fi
 END
 mkdir -p "$into"
 package="$into/slipstream_${version}_$architecture.deb"

@@ -174,7 +174,6 @@ def service(case, binary, scratch, root):
         subprocess.run(["nsenter", "-t", machine.init, "-m", "-r", "-w", "--", "/bin/sh", "-c", "cat > /root/slipstream.deb"],
                        stdin=package.open("rb"), check=True)
         case.equal(machine("dpkg", "-i", "/root/slipstream.deb", check=False)[0], 0, "dpkg -i")
-        machine("systemctl", "daemon-reload")
         machine("systemctl", "enable", name)
         status, said = machine("systemctl", "start", name, check=False)
         if not case.equal(status, 0, f"systemctl start: {said} {machine.journal(name)}"):
@@ -257,6 +256,17 @@ def service(case, binary, scratch, root):
         # A configuration that is wrong doesn't start.
         machine.write("/etc/slipstream/wire.toml", "graph = 'nothing'\n")
         case.check(machine("systemctl", "start", name, check=False)[0] != 0, "a wrong configuration starts")
+        # A service goes on over an upgrade, and ends with the package.
+        machine.write("/etc/slipstream/wire.toml", WIRE.format(port="af_packet", hold="64us"))
+        machine("systemctl", "restart", name)
+        pid = machine.unit(name, "MainPID")
+        machine("dpkg", "-i", "/root/slipstream.deb")
+        case.equal((machine.unit(name, "ActiveState"), machine.unit(name, "MainPID")), ("active", pid), "behind an upgrade")
+        case.equal(machine("dpkg", "-r", "slipstream", check=False)[0], 0, "dpkg -r")
+        case.equal(machine("pidof", "slipstream", check=False)[1].strip(), "", "what runs behind `dpkg -r`")
+        case.equal(machine("dpkg", "-P", "slipstream", check=False)[0], 0, "dpkg -P")
+        wanted = "/etc/systemd/system/multi-user.target.wants"
+        case.check("slipstream" not in machine("ls", wanted)[1], f"{wanted} names it behind `dpkg -P`")
 
 
 # Some machines may not raise limits to what is usual.

@@ -24,12 +24,34 @@ def said(*words):
     return done.returncode, done.stdout + done.stderr
 
 
+# A script of the package runs where it finds a manager that prints what it is told, and folders that only the
+# script sees.
+MANAGED = """mount -t tmpfs none /run && mkdir -p /run/systemd/system /run/bin
+mount -t tmpfs none /etc/systemd/system && mkdir /etc/systemd/system/multi-user.target.wants
+ln -s nowhere /etc/systemd/system/multi-user.target.wants/slipstream@x.service
+ln -s nowhere /etc/systemd/system/multi-user.target.wants/other@x.service
+printf '#!/bin/sh\\necho "$@"\\n' > /run/bin/systemctl && chmod 755 /run/bin/systemctl
+PATH=/run/bin:$PATH "$@" && ls /etc/systemd/system/multi-user.target.wants"""
+RELOADED, STOPPED, ENABLED, OTHER = ["--system daemon-reload"], ["stop slipstream@*.service"], ["slipstream@x.service"], ["other@x.service"]
+
+
+def scripts(case, path, scratch):
+    """The manager hears of a unit that comes or goes; services end with the package, not at an upgrade."""
+    control = scratch / "control"
+    case.equal(said("dpkg-deb", "-e", path, control)[0], 0, "its scripts unpacked")
+    for words, told, left in ((("postinst", "configure"), RELOADED, OTHER + ENABLED), (("prerm", "upgrade", "2"), [], OTHER + ENABLED),
+                              (("prerm", "remove"), STOPPED, OTHER + ENABLED), (("postrm", "remove"), RELOADED, OTHER + ENABLED),
+                              (("postrm", "purge"), RELOADED, OTHER)):
+        status, what = said("unshare", "-m", "sh", "-c", MANAGED, "sh", control / words[0], *words[1:])
+        case.equal((status, what.splitlines()), (0, told + left), " ".join(words))
+
+
 def package(case, binary, scratch):
     """The package has what it should, and its unit is one; the command needs three capabilities and no
     root."""
     if not have(case, "dpkg-deb", "setpriv", "systemd-analyze"):
         return
-    status, path = said(ROOT / "ci" / "deb.sh", binary, scratch)
+    status, path = said("sh", "-c", 'umask 077; exec "$@"', "sh", ROOT / "ci" / "deb.sh", binary, scratch)
     if not case.equal(status, 0, f"ci/deb.sh: {path}"):
         return
     root = scratch / "root"
@@ -40,6 +62,8 @@ def package(case, binary, scratch):
         status, what = said(binary, "validate", example)
         case.equal(status, 0, f"{example.name}: {what}")
     case.check("slipstream" in gzip.decompress((root / "usr/share/man/man1/slipstream.1.gz").read_bytes()).decode(), "the manual page is of something else")
+    case.equal([p for p in root.rglob("*") if not p.stat().st_mode & 0o004], [], "what not everybody may read")
+    scripts(case, path.strip(), scratch)
     program = root / "usr/bin/slipstream"
     case.check(Run(program, ["--version"]).stdout == Run(binary, ["--version"]).stdout, "it is another version")
     case.check(".symtab" not in said("readelf", "--section-headers", "--wide", program)[1], "its symbols were not taken out")
