@@ -269,6 +269,15 @@ class Checks:
                 self.raises(TypeError, lambda call=call: call(opened), "" if call is s.reframe else "open file")
         self.raises(FileNotFoundError, lambda: s.reframe(whole, scratch / "nowhere" / "out.pcap"), "nowhere")
         assert not (scratch / "x.pcap").exists()
+        # A file's name may be no UTF-8; reports have it as well as they can.
+        odd = scratch / os.fsdecode(b"odd\xff.pcap")
+        report = s.synth(odd, packets=10)
+        assert odd.exists() and report["output"] == f"{scratch}/odd\ufffd.pcap" == s.analyze(odd).total.file
+        assert s.reframe(odd, odd.with_suffix(".pcapng"))["input"] == report["output"]
+        # Text that can be no file's name is an error as of `open`.
+        nobody = str(scratch / "\ud800.pcap")
+        for call in (s.analyze, s.reframe, s.spans, s.partial, lambda path: s.reframe(odd, path), lambda path: s.synth(path, packets=1)):
+            self.raises(UnicodeEncodeError, lambda call=call: call(nobody))
         for trace, records in ((self.one_packet(whole), 1), (whole.read_bytes()[:24], 0)):
             assert s.analyze(trace).total.records == records
 
@@ -586,6 +595,10 @@ else:
             assert sum(batch.num_rows for batch in self.slipstream.packets(cut)) == 999
         assert [w.category for w in told] == [self.slipstream.DamageWarning] and str(cut) in str(told[0].message), told
         self.raises(ValueError, lambda: self.slipstream.packets(whole, batch_bytes=0), "batch_bytes=0")
+        odd = self.scratch / os.fsdecode(b"rows\xff.pcap")
+        whole.rename(odd)
+        rows = next(self.slipstream.packets(odd))
+        assert set(rows.column("file").to_pylist()) == {f"{self.scratch}/rows\ufffd.pcap"}
         # The call tells of a file that can't be read, not the first packet that somebody asks for.
         self.raises(FileNotFoundError, lambda: self.slipstream.packets("missing.pcap"), "missing.pcap")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _native
 from ._damage import warn, warn_of_times
-from .partials import ALL, Span
+from .partials import ALL, Span, name_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,7 +44,7 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
     24000
     """
     arrow = _arrow()
-    path = os.fspath(path)
+    path = name_of(path)
     if batch_bytes < 1:
         raise ValueError(f"batch_bytes={batch_bytes}: a batch has a byte at least")
     return _batches(arrow, path, span, _native.Packets(path, tuple(span), walk, strict), batch_bytes)
@@ -52,6 +52,8 @@ def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: boo
 
 def _batches(arrow: Any, path: str, span: Span, native: _native.Packets, batch_bytes: int) -> Iterator[pyarrow.RecordBatch]:
     columns, number = schema(), 0
+    # Arrow's text is UTF-8, and a file's name may be any bytes.
+    named = os.fsencode(path).decode(errors="replace")
     while True:
         got = native.next(batch_bytes)
         if got is None:
@@ -63,7 +65,7 @@ def _batches(arrow: Any, path: str, span: Span, native: _native.Packets, batch_b
         def column(kind: Any, *buffers: bytes) -> Any:
             return arrow.Array.from_buffers(kind, rows, [None, *map(arrow.py_buffer, buffers)])
 
-        name = arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int32()), rows), [path]).dictionary_decode()
+        name = arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int32()), rows), [named]).dictionary_decode()
         yield arrow.RecordBatch.from_arrays(
             [name, arrow.repeat(arrow.scalar(span[0], arrow.int64()), rows), arrow.array(range(number, number + rows), arrow.int64()),
              column(arrow.int64(), times), column(arrow.int32(), links), column(arrow.int32(), lens),

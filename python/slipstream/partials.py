@@ -30,6 +30,12 @@ END = 2**64 - 1
 ALL: Span = (0, END)
 
 
+def name_of(path: Path) -> str:
+    """A file's name as text; raises `UnicodeEncodeError` for text that can't be one's, as `open` does."""
+    os.fsencode(path)
+    return os.fspath(path)
+
+
 def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64us", "128us"), burst: int = 32,
              top: int = 10, tunnel: str = "outer") -> dict[str, Any]:
     """Settings of an analysis: see `slipstream.analyze`."""
@@ -57,7 +63,7 @@ def spans(path: Path, size: int = 64 << 20) -> list[Span]:
     """
     if size < 1:
         raise ValueError(f"size={size}: parts have a byte at least")
-    return _native.spans(path, size)
+    return _native.spans(name_of(path), size)
 
 
 class Partial:
@@ -143,7 +149,7 @@ def partial(path: Path, span: Span = ALL, *, keep: bool = False, walk: bool = Fa
     Raises as `analyze` does, and warns of damage as it does; `CaptureError` also where the part ends where no
     record does.
     """
-    made = Partial(_native.stretch(path, span, settings=settings(**settings_), keep=keep, walk=walk, progress=progress))
+    made = Partial(_native.stretch(name_of(path), span, settings=settings(**settings_), keep=keep, walk=walk, progress=progress))
     if made.truncated_at_byte is not None:
         warn(f"{made.file}: damaged at byte {made.truncated_at_byte}")
     return made

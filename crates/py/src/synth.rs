@@ -50,7 +50,7 @@ fn make(
     let file_bytes = writer.finish()?.file_bytes;
     let duration_ns = last.zip(first).map_or(0, |(l, f)| l.since(f));
     Ok(json!({
-        "schema": 1, "output": output, "packets": packets, "bytes": bytes, "captured_bytes": captured,
+        "schema": 1, "output": output.display().to_string(), "packets": packets, "bytes": bytes, "captured_bytes": captured,
         "duration_ns": duration_ns, "file_bytes": file_bytes, "seed": config.seed,
     })
     .to_string())
