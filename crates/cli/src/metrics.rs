@@ -274,16 +274,21 @@ fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
 }
 
 /// A histogram of ns in seconds: sum, count, and how many fell into each class.
+///
+/// The end of each class is the least value of one of the histogram's buckets, and that bucket counts to the
+/// class: the end is often a stage's hold, and many delays equal it. So delays that are up to 0.4 % longer
+/// than the end are in the class, too.
 fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
-    let end = |class: u32| (1u64 << class) as f64 * 1e-6;
-    let mut counts: Vec<(f64, u64)> = (0..CLASSES).map(|c| (end(c), 0)).collect();
-    counts.push((f64::MAX, 0));
+    let end_ns = |class: u32| 1000i64 << class;
+    let mut counts: Vec<(i64, u64)> = (0..CLASSES).map(|c| (end_ns(c), 0)).collect();
+    counts.push((i64::MAX, 0));
     for bucket in delays.buckets() {
-        let upper = bucket.to.max(0) as f64 * 1e-9;
-        if let Some(class) = counts.iter_mut().find(|c| upper <= c.0) {
+        if let Some(class) = counts.iter_mut().find(|c| bucket.from <= c.0) {
             class.1 += bucket.count;
         }
     }
+    let seconds = |ns: i64| if ns == i64::MAX { f64::MAX } else { ns as f64 / 1e9 };
+    let counts = counts.into_iter().map(|(end, count)| (seconds(end), count)).collect();
     let sum = delays.mean().unwrap_or(0.0) * delays.count() as f64 * 1e-9;
     (sum, delays.count(), counts)
 }
@@ -409,6 +414,23 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delay_that_ends_a_class_is_in_it() {
+        for class in 0..CLASSES {
+            let (end_ns, mut delays) = (1000u64 << class, Histogram::new());
+            delays.record(end_ns);
+            let (_, count, classes) = classes(&delays);
+            let within = classes.iter().find(|(_, n)| *n > 0).map(|(end, _)| *end);
+            assert_eq!((count, within), (1, Some(end_ns as f64 / 1e9)));
+            // What is longer by more than the histogram's precision is in the next one.
+            let mut delays = Histogram::new();
+            delays.record(end_ns + end_ns / 128);
+            let classes = super::classes(&delays).2;
+            let within = classes.iter().position(|(_, n)| *n > 0);
+            assert_eq!(within, Some(class as usize + 1), "{end_ns}");
+        }
+    }
 
     #[test]
     fn levels_are_in_order_and_counters_are_none() {
