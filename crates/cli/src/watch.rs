@@ -32,8 +32,11 @@ const SILENT: u32 = 5;
 /// Fewer packets than these within a period say little about their 99th percentile.
 const FEW: u64 = 100;
 
-/// Losses of a source that are no drops of a stage, by the names of their counters.
-const LOST: [&str; 4] = ["dropped_by_kernel", "missed", "too_long", "mempool_empty"];
+/// The counters of a source that are packets lost before any stage saw them.
+pub(crate) const LOST: [&str; 5] =
+    ["dropped_by_kernel", "lost_between_shards", "missed", "no_mbuf", "too_long"];
+/// A counter of polls that found no memory, which the log tells beside those of [`LOST`].
+const NO_MEMORY: &str = "mempool_empty";
 
 /// Something to tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -201,7 +204,7 @@ fn losses(report: &RunReport) -> Vec<((String, String), u64)> {
         all.extend(stage.drops.iter().map(|(why, n)| ((stage.name.clone(), why.name().to_owned()), n)));
     }
     for source in &report.sources {
-        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name));
+        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name) || *name == NO_MEMORY);
         all.extend(lost.map(|(why, n)| ((source.name.clone(), (*why).to_owned()), *n)));
     }
     all
@@ -411,7 +414,7 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slipstream::runtime::Tally;
+    use slipstream::runtime::{SourceReport, Tally};
     use slipstream::stage::{DropReason, Drops};
 
     fn report(denied: u64, excess: Histogram) -> RunReport {
@@ -440,6 +443,28 @@ mod tests {
             service_time: None,
             contexts: None,
             interrupted: false,
+        }
+    }
+
+    #[test]
+    fn what_a_source_loses_is_told_and_on_the_board() {
+        let board = include_str!("../../../contrib/grafana/slipstream.json");
+        let (_, panel) = board.split_once("slipstream_source_count_total{").unwrap();
+        let names: Vec<_> = panel.split_once("name=~\\\"").unwrap().1.split(['|', '\\']).collect();
+        for name in LOST {
+            let source = |lost| SourceReport {
+                name: "lan".into(),
+                kind: "af_packet",
+                packets: 100,
+                clock_backwards: 0,
+                counters: vec![("bytes", 6000), (name, lost)],
+            };
+            let with = |lost| RunReport { sources: vec![source(lost)], ..report(0, Histogram::new()) };
+            let mut watch = Watch::default();
+            assert_eq!(watch.compare(&with(0)), []);
+            let (place, reason) = ("lan".to_owned(), name.to_owned());
+            assert_eq!(watch.compare(&with(3)), [Notice::FirstDrop { place, reason, packets: 3 }]);
+            assert!(names.contains(&name), "{name} is not among {names:?}");
         }
     }
 

@@ -15,6 +15,7 @@ use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::types;
 use crate::ui::{Kept, LiveSignals};
+use crate::watch::LOST;
 
 /// Figures of a live run that a replay doesn't have.
 pub(super) struct Live {
@@ -90,9 +91,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     drop(socket);
     drop(run);
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
-    let lost = |(name, n): &(&'static str, u64)| {
-        if ["dropped_by_kernel", "too_long", "missed"].contains(name) { *n } else { 0 }
-    };
+    let lost = |(name, n): &(&'static str, u64)| if LOST.contains(name) { *n } else { 0 };
     Ok(Live {
         report: ReplayReport {
             stats,

@@ -213,6 +213,14 @@ fn the_board_and_the_book_name_what_is_served() {
         let name = names(rest).into_iter().find(|name| rest.starts_with(name)).unwrap();
         assert!(name.ends_with("_total") || name.ends_with("_bucket") || name.ends_with("_count"), "{query}");
     }
+    // Times, settings in ns and bytes are no numbers of entries or events, and are not among these.
+    for (counted, without) in [
+        ("slipstream_stage_level{", "name!~\".*_ns|.*_bytes\""),
+        ("slipstream_stage_count_total{", "name!~\".*_ns|(.*_)?bytes(_.*)?\""),
+    ] {
+        let query = queries.iter().find(|query| query.contains(counted)).unwrap();
+        assert!(query.contains(without), "{query}");
+    }
     // The book has histograms without the ends of their series.
     let book = names(BOOK);
     let told = |name: &str| book.contains(name) || book.iter().any(|n| family(&served, n) == Some(name));
