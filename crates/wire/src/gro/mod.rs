@@ -5,8 +5,9 @@
 //! the very bytes that came. [`Segment::parse`] reads a packet, [`SuperFrame::start`] begins with it, and
 //! [`SuperFrame::join`] says for each further one if it belongs to it, or why not ([`Refusal`]):
 //!
-//! - **Link layer**: Ethernet with up to two VLAN tags, or none at all; the same bytes in each packet. PPPoE
-//!   and 802.3 have lengths there, so they don't pass.
+//! - **Link layer**: Ethernet with up to two VLAN tags (0x8100 or 0x88a8), or none at all; the same bytes in
+//!   each packet. PPPoE and 802.3 have lengths there, and behind a tag of the type 0x9100 Linux doesn't see
+//!   what to cut, so they don't pass.
 //! - **IPv4** without options, no fragment, **IPv6** without extension headers; the IP length is that of the
 //!   frame, to the byte. Equal in all: TOS or traffic class, TTL or hop limit, the bit DF, flow label. The
 //!   identification grows by one from packet to packet, or stays as it is.

@@ -35,14 +35,14 @@ pub(super) enum Transport<'a> {
 }
 
 /// Returns true if so many bytes before an IP header are none, or those of Ethernet with at most two VLAN
-/// tags.
+/// tags. A tag of the old type 0x9100 is none that Linux can look behind, so that it cuts no such packet.
 #[inline]
 fn is_link(link: &[u8]) -> bool {
     match link {
         [] => true,
         [_, _, _, _, _, _, _, _, _, _, _, _, tags @ .., a, b] if tags.len() <= 8 => {
             let (tags, rest) = tags.as_chunks::<4>();
-            let tagged = |tag: &[u8; 4]| matches!(tag, [0x81, 0, ..] | [0x88, 0xa8, ..] | [0x91, 0, ..]);
+            let tagged = |tag: &[u8; 4]| matches!(tag, [0x81, 0, ..] | [0x88, 0xa8, ..]);
             rest.is_empty() && tags.iter().all(tagged) && matches!([*a, *b], [8, 0] | [0x86, 0xdd])
         }
         _ => false,

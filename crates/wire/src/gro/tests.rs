@@ -462,3 +462,22 @@ fn other_link_layers_are_left_alone() {
     assert_eq!(Segment::parse(&pppoe, 22, 42).unwrap_err(), Refusal::Protocol);
     assert!(Segment::parse(&frame[14..], 0, 20).is_ok());
 }
+
+/// The kernel reads tags of two types. A super-frame behind one of another type it can't cut, and drops.
+#[test]
+fn tags_that_linux_does_not_know_are_left_alone() {
+    let frame = Packet::default().frame();
+    let tagged = |types: &[u16]| {
+        let mut tagged = frame[..12].to_vec();
+        types.iter().for_each(|kind| tagged.extend([kind.to_be_bytes(), [0, 5]].as_flattened()));
+        tagged.extend(&frame[12..]);
+        let headers = classify(LinkType::Ethernet, &tagged).unwrap();
+        Segment::parse(&tagged, headers.l3, headers.l4).map(drop)
+    };
+    for known in [&[0x8100][..], &[0x88a8], &[0x88a8, 0x8100], &[0x8100, 0x8100], &[0x88a8, 0x88a8]] {
+        assert_eq!(tagged(known), Ok(()), "{known:x?}");
+    }
+    for unknown in [&[0x9100][..], &[0x9100, 0x8100], &[0x8100, 0x9100]] {
+        assert_eq!(tagged(unknown), Err(Refusal::Protocol), "{unknown:x?}");
+    }
+}
