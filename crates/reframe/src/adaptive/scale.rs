@@ -30,6 +30,11 @@ impl GapScale {
         self.shift
     }
 
+    /// A unit, in ns: deadlines are multiples of it.
+    pub(crate) fn step_ns(&self) -> u64 {
+        1 << self.shift
+    }
+
     /// The bucket of the gap between two packets.
     #[inline(always)]
     pub(crate) fn bucket(&self, from: Nanos, to: Nanos) -> u32 {

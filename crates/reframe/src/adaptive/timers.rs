@@ -73,7 +73,7 @@ impl Timers {
     /// A wait ends where most packets that it is for have just come; one that ends with the tick before
     /// misses some of them.
     pub(crate) fn rounding(scale: &GapScale) -> u64 {
-        (1 << scale.shift()) - 1
+        scale.step_ns() - 1
     }
 
     /// No train is due before this; [`Nanos::MAX`] when there is none. It is the first deadline after
