@@ -374,6 +374,27 @@ async def switched_off(dut):
 
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
+async def switched_off_one_after_the_other(dut):
+    """As the book says it: no more is sliced, what comes back gets its payload, the rest is given up."""
+    bench = Bench(dut)
+    await bench.start(threshold=120)
+    frames = [frame(payload=900, seed=n) for n in range(3)]
+    sliced = [await bench.slice(data) for data in frames]
+    await bench.write("control", 2)
+    assert await bench.slice(frames[0]) == frames[0]
+    for whole, data in zip(frames[:2], sliced):
+        assert await bench.splice(padded(data)) == whole
+    # The functions dropped the third: while nothing is sliced no turn is over, and its payload waits on.
+    assert await bench.read("status") & 0x1FFFF == 1
+    await bench.write("control", 2 | 8)
+    assert await bench.read("status") & 0x1FFFF == 0
+    await bench.write("control", 0)
+    marked = frame(payload=40, tos=0xFC)
+    for data in (frames[0], marked):
+        assert await bench.slice(data) == data and await bench.splice(data) == data
+
+
+@cocotb.test(timeout_time=100, timeout_unit="us")
 async def an_entry_in_use_is_not_overwritten(dut):
     """The way out stands still while a payload leaves; as many packets come in as would fill the table
     several times."""

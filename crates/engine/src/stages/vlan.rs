@@ -105,7 +105,9 @@ impl Vlan {
         };
         (frame.buf, frame.len) = cx.pool.replace_front(frame.buf, frame.len, cut as u32, front);
         let found = classify(cx.link(frame), cx.data(frame));
-        frame.info = found.map_or(Info::default(), |h| Info::new(&h));
+        let info = found.map_or(Info::default(), |h| Info::new(&h));
+        // Tags are put on or taken off all packets of a super-frame alike.
+        frame.info = if frame.info.joins() && info.classified() { info.joined() } else { info };
         true
     }
 }
@@ -128,5 +130,41 @@ impl Observe for Vlan {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         visit(if self.tag.is_some() { "tags_pushed" } else { "tags_popped" }, self.changed);
         visit("unchanged", self.unchanged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream_core::pool::{PacketMeta, Pool};
+    use slipstream_core::time::Nanos;
+    use slipstream_wire::LinkType;
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Output for Nowhere {
+        fn emit(&mut self, _: &mut Pool, _: &mut Batch) {}
+    }
+
+    /// Packets that were marked as one super-frame's leave in one behind a tag, and without it, too.
+    #[test]
+    fn marks_of_super_frames_stay() {
+        let udp =
+            [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0];
+        let bytes = [&[2; 12][..], &[8, 0], &udp].concat();
+        let (mut pool, mut batch) = (Pool::new(), Batch::new());
+        for n in 0..3 {
+            let buf = pool.insert(PacketMeta::default(), &bytes);
+            let info = Info::new(&classify(LinkType::Ethernet, &bytes).unwrap());
+            let info = if n == 0 { info } else { info.joined() };
+            batch.frames.push(Frame { info, ..Frame::unclassified(Nanos(1), buf, bytes.len() as u32) });
+        }
+        for (tag, l3) in [(Some([0x81, 0, 0, 7]), 18), (None, 14)] {
+            let mut cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::Ethernet] };
+            Vlan { tag, changed: 0, unchanged: 0 }.process(&mut cx, &mut batch, &mut Nowhere);
+            let joins: Vec<_> = batch.frames.iter().map(|f| (f.info.l3(), f.info.joins())).collect();
+            assert_eq!(joins, [(l3, false), (l3, true), (l3, true)]);
+        }
     }
 }
