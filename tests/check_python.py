@@ -468,6 +468,14 @@ class Checks:
         for kind, byte in ((s.Measurement, 0), (s.Partial, 0), (s.Sketch, None)):
             self.raises(s.StateError, lambda kind=kind: kind.load(self.campus), str(self.campus), file=str(self.campus), byte=byte)
             self.raises(s.StateError, lambda kind=kind: kind.from_bytes(b"no state"), file=None, byte=byte)
+            self.raises(TypeError, lambda kind=kind: kind.from_bytes("no state"), "bytes-like")
+        # Anything that has bytes will do, as a memory-mapped file's.
+        part, sketch = s.partial(self.campus), measurement.epochs[0].ipv4
+        for kind, state in ((s.Measurement, data), (s.Partial, part.to_bytes()), (s.Sketch, sketch.to_bytes())):
+            for alike in (bytearray, memoryview):
+                assert kind.from_bytes(alike(state)).to_bytes() == state, (kind, alike)
+        for call in (lambda: sketch.merge(None), lambda: part.join(None), lambda: s.merge([None]), lambda: s.partials.join([part, None])):
+            self.raises(TypeError, call, "NoneType")
 
     def threads(self):
         """Python goes on while the package works."""

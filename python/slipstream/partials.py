@@ -20,7 +20,7 @@ from . import _native
 from ._native import PartialError, StateError
 from ._damage import warn
 from .results import Analysis, Trace
-from .sketches import of_file, replace
+from .sketches import Bytes, as_bytes, of_file, replace
 
 Path = Union[str, "os.PathLike[str]"]
 Span = tuple[int, int]
@@ -73,10 +73,10 @@ class Partial:
         self._native = native
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Partial:
+    def from_bytes(cls, data: Bytes) -> Partial:
         """Of the bytes of `to_bytes`; raises `StateError`, with `byte`, where they are damaged, or of another
         version."""
-        return cls(_native.Stretch.load(data))
+        return cls(_native.Stretch.load(as_bytes(data)))
 
     def to_bytes(self) -> bytes:
         """The state; the book has its format."""
@@ -124,7 +124,7 @@ class Partial:
     def join(self, following: Partial) -> None:
         """Adds the part that follows in the trace. Raises `PartialError`, whose `reason` says why it
         can't."""
-        self._native.join(following._native)
+        self._native.join(_checked(following)._native)
 
     def trace(self) -> Trace:
         """The result of a trace that is this part."""
@@ -165,7 +165,7 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
     """
     whole: Optional[Partial] = None
     begins: Optional[int] = None
-    for part in parts:
+    for part in map(_checked, parts):
         begins, before = part.span[0], begins
         if whole is None:
             whole = Partial.from_bytes(part.to_bytes())
@@ -199,7 +199,7 @@ def merge(parts: Iterable[Partial]) -> Analysis:
     where one between is missing; `join` takes such parts, too.
     """
     traces: dict[str, list[Partial]] = {}
-    for part in parts:
+    for part in map(_checked, parts):
         traces.setdefault(part.file, []).append(part)
     if not traces:
         raise ValueError("no parts")
@@ -207,6 +207,12 @@ def merge(parts: Iterable[Partial]) -> Analysis:
     for one in joined:
         one._native.complete()
     return Analysis.of([part.trace() for part in joined], [])
+
+
+def _checked(part: Partial) -> Partial:
+    if not isinstance(part, Partial):
+        raise TypeError(f"a part of an analysis is a Partial, not {type(part).__name__}")
+    return part
 
 
 def _some(parts: list[Partial]) -> list[Partial]:

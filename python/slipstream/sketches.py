@@ -13,6 +13,7 @@ from . import _native
 
 Key = Union[bytes, str, ipaddress.IPv4Address, ipaddress.IPv6Address]
 Path = Union[str, "os.PathLike[str]"]
+Bytes = Union[bytes, bytearray, memoryview]
 
 # The sketch that each task is for, as the command chooses it.
 _OF_TASK = {
@@ -108,9 +109,9 @@ class Sketch:
         return sketch
 
     @classmethod
-    def from_bytes(cls, state: bytes) -> Sketch:
+    def from_bytes(cls, state: Bytes) -> Sketch:
         """The sketch of a saved state; raises `StateError` for anything else."""
-        return cls._of(_native.Sketch.load(state))
+        return cls._of(_native.Sketch.load(as_bytes(state)))
 
     @classmethod
     def load(cls, path: Path) -> Sketch:
@@ -156,6 +157,8 @@ class Sketch:
 
     def merge(self, other: Sketch) -> None:
         """Adds another sketch of the same kind, shape and seed: afterwards this one has seen both streams."""
+        if not isinstance(other, Sketch):
+            raise TypeError(f"a sketch is merged with a sketch, not with {type(other).__name__}")
         self._native.merge(other.to_bytes())
 
     def copy(self) -> Sketch:
@@ -239,6 +242,11 @@ def _key(key: Key) -> bytes:
     if not isinstance(key, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
         raise TypeError(f"a key is bytes or an address, not {type(key).__module__}.{type(key).__qualname__}")
     return key.packed
+
+
+def as_bytes(data: Bytes) -> bytes:
+    """The bytes of anything that has some; raises `TypeError` where it has none."""
+    return data if isinstance(data, bytes) else bytes(memoryview(data))
 
 
 def of_file(path: Path, error: _native.StateError) -> _native.StateError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ._native import StateError
-from .sketches import Path, Sketch, of_file, replace
+from .sketches import Bytes, Path, Sketch, as_bytes, of_file, replace
 
 _MAGIC = b"SLIPMEAS"
 _VERSION = 2
@@ -56,8 +56,9 @@ class Measurement:
             raise of_file(path, error) from None
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Measurement:
+    def from_bytes(cls, data: Bytes) -> Measurement:
         """Of the bytes of such a file."""
+        data = as_bytes(data)
         if data[:8] != _MAGIC:
             raise _wrong(0, "this is no state that `measure --save` wrote")
         if len(data) < 18:

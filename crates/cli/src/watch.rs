@@ -35,8 +35,6 @@ const FEW: u64 = 100;
 /// The counters of a source that are packets lost before any stage saw them.
 pub(crate) const LOST: [&str; 5] =
     ["dropped_by_kernel", "lost_between_shards", "missed", "no_mbuf", "too_long"];
-/// A counter of polls that found no memory, which the log tells beside those of [`LOST`].
-const NO_MEMORY: &str = "mempool_empty";
 
 /// Something to tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,7 +202,7 @@ fn losses(report: &RunReport) -> Vec<((String, String), u64)> {
         all.extend(stage.drops.iter().map(|(why, n)| ((stage.name.clone(), why.name().to_owned()), n)));
     }
     for source in &report.sources {
-        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name) || *name == NO_MEMORY);
+        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name));
         all.extend(lost.map(|(why, n)| ((source.name.clone(), (*why).to_owned()), *n)));
     }
     all
