@@ -4,12 +4,16 @@
 //! connections where they are when backends come and go. A backend that is not healthy, or has weight 0, gets
 //! no new connections; one that is not healthy loses those that it has, one of weight 0 keeps them (it
 //! drains).
+//!
+//! A connection is known without its VLAN ids: its packets may come by several links, or to another balancer
+//! by another one, and belong to the same backend.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use slipstream_wire::{FlowKey, NarrowKey};
 
+use super::conntrack::packet::untagged;
 use super::maglev::{Maglev, MaglevError, Member};
 use super::nat::{ErrorRewrite, Rewrite, Tuple};
 use super::table::{Key, Table};
@@ -185,7 +189,7 @@ impl Balancer {
     /// Asks for the index line of a connection, ahead of use; returns the connection's hash.
     #[inline]
     pub fn prefetch(&self, key: &FlowKey) -> u64 {
-        let hash = self.affinity.hash(key);
+        let hash = self.affinity.hash(&untagged(*key));
         self.affinity.prefetch_index(hash);
         hash
     }
@@ -201,6 +205,7 @@ impl Balancer {
     /// [`NONE`](super::table::NONE).
     #[inline]
     pub fn choose(&mut self, key: &FlowKey, known: u32, now: Nanos) -> Option<Chosen> {
+        let key = &untagged(*key);
         if self.affinity.holds(known, key, now) {
             return self.choose_again(key, known, now);
         }
@@ -250,6 +255,7 @@ impl Balancer {
     /// The backend that has the connection of this key, or would get it; nothing is remembered.
     #[must_use]
     pub fn backend_of(&self, key: &FlowKey, now: Nanos) -> Option<u32> {
+        let key = &untagged(*key);
         let known =
             self.affinity.find(key, self.affinity.hash(key)).filter(|&id| !self.affinity.is_due(id, now));
         let backend = known.and_then(|id| self.affinity.get(id)).copied();
@@ -432,6 +438,7 @@ impl Balancer {
         let listed = |(b, place): (&Backend, &Place)| b.address == backend && place.free == Nanos::MAX;
         let Some(place) = all().position(listed) else { return false };
         self.longest_idle = self.longest_idle.max(until.since(now));
+        let key = untagged(key);
         let hash = self.affinity.hash(&key);
         self.affinity.find(&key, hash).is_none()
             && self.affinity.insert(key, hash, place as u32, until).is_ok()
@@ -439,6 +446,7 @@ impl Balancer {
 
     /// Forgets a connection; false if there is none.
     pub(crate) fn forget(&mut self, key: &FlowKey) -> bool {
+        let key = &untagged(*key);
         let found = self.affinity.find(key, self.affinity.hash(key));
         found.is_some_and(|id| self.affinity.remove(id).is_some())
     }

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 
 use proptest::prelude::*;
 
@@ -75,6 +76,35 @@ fn a_full_table_still_balances() {
     let again: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), n, Nanos(6)).unwrap().backend).collect();
     assert_eq!(seen, again);
     assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), NONE, Nanos(1)), None);
+}
+
+/// A connection has one backend by whatever VLANs its packets come, at this balancer and at others.
+#[test]
+fn vlans_are_no_part_of_a_connection() {
+    let listed = |weight| (0..5).map(|n| backend(n, if n > 0 { 1 } else { weight }, true)).collect();
+    let new = || Balancer::new(&CONFIG, listed(1)).unwrap();
+    let (mut balancer, tags): (_, [&[u16]; 4]) = (new(), [&[], &[7], &[8], &[7, 8]]);
+    let six = |n| ([0x2001, 0xdb8, 0, 0, 0, 0, 0, n].into(), Ipv6Addr::LOCALHOST.into());
+    let four = |n| ([10, 0, 0, n as u8].into(), [192, 0, 2, 1].into());
+    let keys = |n: u16, tags: &[u16]| {
+        let (from, to): (IpAddr, IpAddr) = if n < 30 { six(n) } else { four(n) };
+        FlowKey::new(tags, from, to, 6, 5000, 80).unwrap()
+    };
+    let had: Vec<_> = (0..60).map(|n| balancer.choose(&keys(n, &[]), NONE, Nanos(5))).collect();
+    for tags in tags {
+        let other: Vec<_> = (0..60).map(|n| new().choose(&keys(n, tags), NONE, Nanos(5)).unwrap()).collect();
+        assert!(other.iter().zip(&had).all(|(other, had)| had.is_some_and(|h| h.backend == other.backend)));
+    }
+    // One of the backends drains: its connections are not where the table would put them.
+    balancer.set_backends(listed(0)).unwrap();
+    for tags in tags {
+        let again: Vec<_> = (0..60).map(|n| balancer.choose(&keys(n, tags), NONE, Nanos(6))).collect();
+        assert_eq!(again, had);
+        let errors: Vec<_> = (0..60).map(|n| balancer.backend_of(&keys(n, tags), Nanos(6))).collect();
+        assert!(errors.iter().zip(&had).all(|(error, had)| *error == had.map(|had| had.backend)));
+    }
+    assert_eq!((balancer.connections(), balancer.counters().connections), (60, 60));
+    assert!(balancer.forget(&keys(3, &[9])) && !balancer.forget(&keys(3, &[])));
 }
 
 #[test]
