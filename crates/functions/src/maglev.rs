@@ -3,7 +3,8 @@
 //!
 //! Each backend prefers the table's places in an order of its own, which depends on nothing but the backend
 //! and the table's size; in turns each takes the first place of its order that is free. With weights, a
-//! backend takes its turn in proportion to its weight.
+//! backend takes its turn in proportion to its weight. Turns go by identity, so that lists of the same
+//! backends in another order give the same table.
 
 /// The least size of a table that is sensible with tens of backends.
 pub const SMALL: u32 = 65_537;
@@ -62,6 +63,7 @@ impl Maglev {
         if turns.len() > size as usize {
             return Err(MaglevError::TooMany { members: turns.len(), size });
         }
+        turns.sort_by_key(|turn| turn.identity);
         let mut places = vec![NOBODY; size as usize];
         let heaviest = turns.iter().map(|turn| turn.weight).max().unwrap_or(0);
         let mut free = if turns.is_empty() { 0 } else { size };
@@ -97,6 +99,7 @@ impl Maglev {
 /// A backend while the table is filled.
 struct Turn {
     member: u32,
+    identity: u64,
     weight: u64,
     credit: u64,
     /// The next place that it prefers.
@@ -108,7 +111,8 @@ struct Turn {
 impl Turn {
     fn new(member: u32, of: &Member, size: u32) -> Self {
         let (offset, skip) = preference(of.identity, size);
-        Self { member, weight: u64::from(of.weight), credit: 0, next: offset, skip, size }
+        let (identity, weight) = (of.identity, u64::from(of.weight));
+        Self { member, identity, weight, credit: 0, next: offset, skip, size }
     }
 
     /// Takes the first free place of its order. There is one.
@@ -192,10 +196,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_the_paper(identities in proptest::collection::hash_set(any::<u64>(), 1..30), size in prop_oneof![Just(31), Just(101), Just(1009)]) {
+        fn equals_the_paper(identities in proptest::collection::btree_set(any::<u64>(), 1..30), size in prop_oneof![Just(31), Just(101), Just(1009)]) {
             let members: Vec<Member> = identities.into_iter().map(|identity| Member { identity, weight: 3 }).collect();
             let table = Maglev::new(&members, size).unwrap();
             prop_assert_eq!(table.places(), slow(&members, size));
+        }
+
+        /// Balancers agree whatever the order in which each lists the backends.
+        #[test]
+        fn the_order_of_the_list_is_of_no_matter(
+            list in proptest::collection::btree_map(any::<u64>(), 0..4_u32, 2..40).prop_flat_map(|all| {
+                let list: Vec<Member> =
+                    all.into_iter().map(|(identity, weight)| Member { identity, weight }).collect();
+                (Just(list.clone()), Just(list).prop_shuffle())
+            }),
+        ) {
+            let table = |list: &[Member]| -> Vec<Option<u64>> {
+                let places = Maglev::new(list, 1009).unwrap().places;
+                places.iter().map(|n| list.get(*n as usize).map(|member| member.identity)).collect()
+            };
+            prop_assert_eq!(table(&list.0), table(&list.1));
         }
 
         #[test]
