@@ -108,6 +108,8 @@ pub struct Exporter {
     /// Records in the messages before it, modulo 2³².
     sequence: u32,
     templates_sent: Option<Nanos>,
+    /// The latest time that there was: no message is exported before it.
+    latest: Nanos,
     counters: IpfixCounters,
 }
 
@@ -124,6 +126,7 @@ impl Exporter {
             pending: 0,
             sequence: 0,
             templates_sent: None,
+            latest: Nanos(0),
             counters: IpfixCounters::default(),
         }
     }
@@ -187,6 +190,7 @@ impl Exporter {
         now: Nanos,
         write: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.latest = self.latest.max(now);
         let set_header = if self.set.is_some_and(|(_, open)| open == id) { 0 } else { 4 };
         let mut result = Ok(());
         if self.message.len() + set_header + size > usize::from(self.config.max_message) {
@@ -212,7 +216,8 @@ impl Exporter {
             return Ok(());
         }
         self.close_set();
-        let seconds = (now.0 / 1_000_000_000) as u32;
+        self.latest = self.latest.max(now);
+        let seconds = (self.latest.0 / 1_000_000_000) as u32;
         let header = [
             VERSION.to_be_bytes(),
             (self.message.len() as u16).to_be_bytes(),
@@ -352,6 +357,28 @@ mod tests {
         assert_eq!(set[12..20], [SESSION_CREATED, 6, 10, 0, 0, 1, 0x13, 0x88]);
         assert_eq!(set[20..32], [192, 0, 2, 1, 0x17, 0x70, 198, 51, 100, 7, 1, 187]);
         assert_eq!(set[40], SESSION_DELETED);
+    }
+
+    /// In a replay a batch of packets may go before a turn that was due within it: what they ended is no
+    /// later than the message that has it.
+    #[test]
+    fn no_message_is_older_than_its_records_or_the_one_before() {
+        let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [192, 0, 2, 7].into(), 6, 5000, 443).unwrap();
+        let record = |second: u64| {
+            let (first, last) = (Nanos(second * 1_000_000_000), Nanos(second * 1_000_000_000 + 5));
+            let reason = crate::flow_stats::EndReason::Idle;
+            FlowRecord { key, packets: 1, bytes: 60, first, last, tcp_flags: 2, tos: 0, reason }
+        };
+        let (mut exporter, mut times) = (Exporter::new(&IpfixConfig::default()), Vec::new());
+        let mut write = |message: &[u8]| {
+            times.push(u64::from(crate::bytes::be32(message, 4).unwrap()));
+            Ok(())
+        };
+        for (ended, turn) in [(7, 9), (15, 11), (12, 12), (16, 20)] {
+            exporter.push(&record(ended - 2), Nanos(ended * 1_000_000_000), &mut write).unwrap();
+            exporter.flush(Nanos(turn * 1_000_000_000), &mut write).unwrap();
+        }
+        assert_eq!(times, [9, 15, 15, 20]);
     }
 
     /// Whoever collects them may have begun anew where a message could not be sent.
