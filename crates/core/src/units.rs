@@ -28,8 +28,8 @@ fn rounded(x: f64) -> f64 {
     if x - whole >= 0.5 { whole + 1.0 } else { whole }
 }
 
-/// A number and what follows it.
-fn split(text: &str) -> Option<(f64, &str)> {
+/// A number as it is written, and what follows it.
+fn split(text: &str) -> Option<(String, &str)> {
     let text = text.trim();
     let numeric = |c: char| c.is_ascii_digit() || c == '.' || c == '_';
     let mut end = text.find(|c| !numeric(c)).unwrap_or(text.len());
@@ -42,14 +42,20 @@ fn split(text: &str) -> Option<(f64, &str)> {
         }
     }
     let (number, unit) = text.split_at_checked(end)?;
-    let number: f64 = number.replace('_', "").parse().ok()?;
-    Some((number, unit.trim()))
+    Some((number.replace('_', ""), unit.trim()))
+}
+
+/// So many times a whole number, without a fraction of a bit lost: from 2⁵³ on a floating-point number has
+/// not every whole one.
+fn times(number: &str, factor: f64) -> Option<u64> {
+    number.parse::<u64>().ok()?.checked_mul(factor as u64)
 }
 
 /// The whole number nearest to what a text says, and what it says.
 fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Result<(u64, f64), String> {
     let known = || units.iter().map(|u| u.0).filter(|u| !u.is_empty()).collect::<Vec<_>>().join(", ");
-    let Some((number, unit)) = split(text) else {
+    let read = split(text).and_then(|(digits, unit)| Some((digits.parse::<f64>().ok()?, digits, unit)));
+    let Some((number, digits, unit)) = read else {
         return Err(format!("{text:?} is not {what}; write a number and a unit ({})", known()));
     };
     if unit.is_empty() && needs_unit && number != 0.0 {
@@ -70,7 +76,7 @@ fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Res
     if value == 0.0 && number != 0.0 {
         return Err(format!("{text:?} is too small: it rounds to 0"));
     }
-    Ok((value as u64, exact))
+    Ok((times(&digits, *factor).unwrap_or(value as u64), exact))
 }
 
 fn first<'a>(units: &[(&'a str, f64)]) -> &'a str {
@@ -103,6 +109,12 @@ impl FromStr for Count {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A seed may be any number that there is.
+        if let Some((digits, "")) = split(text)
+            && let Ok(count) = digits.parse()
+        {
+            return Ok(Self(count));
+        }
         let (count, exact) = parse(text, &COUNTS, false, "a count")?;
         // Half a packet there is not; a product of a decimal fraction is off by its last bits.
         if (exact - count as f64).abs() > exact * 1e-9 {
@@ -230,6 +242,24 @@ mod tests {
         }
     }
 
+    /// A floating-point number has not every whole one from 2⁵³ on.
+    #[test]
+    fn large_whole_numbers_are_read_to_the_last_digit() {
+        for (text, n) in [
+            ("9007199254740993", (1 << 53) + 1),
+            ("9_007_199_254_740_993", (1 << 53) + 1),
+            ("1234567890123456789", 1_234_567_890_123_456_789),
+            ("9007199254740993k", 9_007_199_254_740_993_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(Count(n)), "{text}");
+        }
+        assert_eq!("1700000000123456789ns".parse(), Ok(Duration(1_700_000_000_123_456_789)));
+        assert_eq!("9007199254740993us".parse(), Ok(Duration(9_007_199_254_740_993_000)));
+        assert_eq!("9007199254740993B".parse(), Ok(Bytes((1 << 53) + 1)));
+        assert_eq!("9007199254740993bps".parse(), Ok(Rate::Bits((1 << 53) + 1)));
+    }
+
     #[test]
     fn shares_are_parts_of_one_or_of_a_hundred() {
         for (text, expected) in
@@ -256,6 +286,9 @@ mod tests {
             [("2.5k", 2500), ("1.1M", 1_100_000), ("0.3G", 300_000_000), ("1e19", 10_000_000_000_000_000_000)]
         {
             assert_eq!(text.parse(), Ok(Count(n)), "{text}");
+        }
+        for text in ["18446744073709551616", "1.9e19", "18446744073709552k"] {
+            assert!(text.parse::<Count>().unwrap_err().contains("out of range"), "{text}");
         }
         for text in ["2.5", "0.7", "1.0005k"] {
             assert!(text.parse::<Count>().unwrap_err().contains("whole"), "{text}");
