@@ -142,7 +142,7 @@ impl Value {
             // Rules of a port, `dns: @FILE`, or of a class, `web: @FILE => hold=9s`.
             Self::Text(text) => {
                 let file = text.split_once('@').map(|(_, file)| file.split("=>").next().unwrap_or(file));
-                file.map(|file| base.join(file.trim())).into_iter().collect()
+                file.map(|file| file_at(base, file.trim())).into_iter().collect()
             }
             _ => Vec::new(),
         }
@@ -284,7 +284,7 @@ impl Kind {
         match self {
             Self::Time(low, high) => {
                 let ns = text.parse::<Duration>().map_err(Wrong::new)?.0;
-                within(ns, *low, *high, |n| Duration(n).to_string())
+                within(ns, *low, *high, exact)
             }
             Self::TimeOr(word, ..) if text == *word => Ok(Value::Text(text.to_owned())),
             Self::TimeOr(word, low, high) => {
@@ -319,7 +319,7 @@ impl Kind {
             Self::Rules => {
                 let rule = match text.strip_prefix('@') {
                     Some(file) => {
-                        let path = base.join(file);
+                        let path = file_at(base, file);
                         return match Rule::parse_file(&path) {
                             Ok(rule) => Ok(Value::RulesIn(path, rule)),
                             Err(error) => Err(Wrong::new(error.to_string())),
@@ -336,7 +336,7 @@ impl Kind {
             Self::File if text.is_empty() => {
                 Err(Wrong::new("the name of a file is empty").hint("name a file, or leave the setting out"))
             }
-            Self::File => Ok(Value::File(if text == "-" { "-".into() } else { base.join(text) })),
+            Self::File => Ok(Value::File(file_at(base, text))),
             Self::Text(_) => Ok(Value::Text(text.to_owned())),
             Self::Address => text.parse().map(Value::Address).map_err(|_| {
                 Wrong::new(format!("{text:?} is not an IP address")).hint("as in 192.0.2.1 or 2001:db8::1")
@@ -347,6 +347,12 @@ impl Kind {
     }
 }
 
+/// The file of a name that is relative to `base`; `-` is stdin wherever the name stands.
+#[must_use]
+pub fn file_at(base: &Path, name: &str) -> PathBuf {
+    if name == "-" { name.into() } else { base.join(name) }
+}
+
 /// A range in words; beyond half of all numbers there is no end worth telling.
 fn range(low: u64, high: u64, show: impl Fn(u64) -> String) -> String {
     if high >= u64::MAX / 2 {
@@ -354,6 +360,12 @@ fn range(low: u64, high: u64, show: impl Fn(u64) -> String) -> String {
     } else {
         format!("{} to {}", show(low), show(high))
     }
+}
+
+/// A time to the last ns: one just over a bound must not look like the bound.
+fn exact(ns: u64) -> String {
+    let time = Duration(ns).to_string();
+    if time.parse() == Ok(Duration(ns)) { time } else { format!("{ns}ns") }
 }
 
 /// Bytes by the largest binary unit that leaves a whole number.
@@ -457,6 +469,9 @@ mod tests {
         assert!(hint(Kind::Prefix, "10.1.0.0/8").contains("10.0.0.0/8"));
         assert_eq!(parse(Kind::Rules, "tcp sny").unwrap_err().offset, 4);
         assert!(parse(Kind::Time(0, 10), "64 parsecs").unwrap_err().message.contains("parsecs"));
+        let message = |text| parse(Kind::Time(0, 4_000_000_000), text).unwrap_err().message;
+        assert_eq!(message("4000000001ns"), "4000000001ns is out of range");
+        assert_eq!(message("5s"), "5s is out of range");
     }
 
     #[test]
@@ -501,6 +516,16 @@ mod tests {
         }
         assert!(!Kind::Count(1, 10).accepts(&Value::Number(11)) && !Kind::Share.accepts(&Value::Share(1.5)));
         assert!(!Kind::List(&Kind::Count(1, 10)).accepts(&Value::List(vec![Value::Number(0)])));
+    }
+
+    /// A configuration in another folder may leave rules to stdin, too; nothing is read here, since `-` alone
+    /// would be.
+    #[test]
+    fn stdin_is_in_no_folder() {
+        assert_eq!(file_at(Path::new("configs"), "-"), Path::new("-"));
+        assert_eq!(file_at(Path::new("configs"), "a-"), Path::new("configs/a-"));
+        let text = Value::Text("dns: @- => bypass".into());
+        assert_eq!(text.files(Path::new("configs")), [Path::new("-")]);
     }
 
     #[test]
