@@ -203,13 +203,18 @@ fn read_setting(
 pub(super) fn literal(value: &DeValue<'_>) -> Option<Literal> {
     Some(match value {
         DeValue::String(text) => Literal::Text(text.to_string()),
-        DeValue::Integer(n) if n.radix() == 10 => Literal::Text(n.as_str().to_owned()),
+        DeValue::Integer(n) if n.radix() == 10 => Literal::Text(unsigned(n.as_str())),
         DeValue::Integer(n) => Literal::Text(u64::from_str_radix(n.as_str(), n.radix()).ok()?.to_string()),
-        DeValue::Float(n) => Literal::Text(n.as_str().to_owned()),
+        DeValue::Float(n) => Literal::Text(unsigned(n.as_str())),
         DeValue::Boolean(b) => Literal::Text(b.to_string()),
         DeValue::Array(all) => {
             Literal::List(all.iter().map(|v| literal(v.get_ref())).collect::<Option<_>>()?)
         }
         DeValue::Datetime(_) | DeValue::Table(_) => return None,
     })
+}
+
+/// A number without the plus that TOML allows before it, and numbers with units don't have.
+fn unsigned(number: &str) -> String {
+    number.strip_prefix('+').unwrap_or(number).to_owned()
 }

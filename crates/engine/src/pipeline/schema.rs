@@ -153,7 +153,7 @@ fn kinds() -> Map<String, Value> {
                 "title": "a share, 0 to 1",
                 "anyOf": [
                     { "type": "number", "minimum": 0, "maximum": 1 },
-                    { "type": "string", "pattern": r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$" },
+                    { "type": "string", "pattern": r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*%?\s*$" },
                 ],
             }),
         ),
