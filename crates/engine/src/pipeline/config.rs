@@ -222,9 +222,8 @@ impl Plan {
         let chains = match syntax::parse(text) {
             Ok(chains) => chains,
             Err(errors) => {
-                let all =
-                    errors.into_iter().map(|error| Diagnostic { file: "graph".into(), error }).collect();
-                return Err(Diagnostics(all));
+                let all = errors.into_iter().map(|error| Diagnostic { file: "graph".into(), error });
+                return Err(Diagnostics::first(all, "graph"));
             }
         };
         let graph = Graph { chains, at: Some(0), span: 0..text.len() };
@@ -360,7 +359,7 @@ impl Plan {
             };
             Diagnostic { file: file.to_owned(), error }
         };
-        Err(Diagnostics(findings.into_iter().map(diagnostic).collect()))
+        Err(Diagnostics::first(findings.into_iter().map(diagnostic), &self.file))
     }
 
     /// An error that is of no place in particular.
@@ -486,6 +485,11 @@ impl Plan {
         let mut written = Vec::new();
         if let Some(table) = tables.get_mut(&name) {
             table.used = true;
+            if let Some((other, at)) = table.kind.as_ref().filter(|(other, _)| *other != kind_name) {
+                let message = format!("stage `{name}` has type `{kind_name}` in the graph, not `{other}`");
+                let finding = Finding::new(at, message);
+                findings.push(finding.hint("write the same type at both places, or at one of them"));
+            }
             written.extend(table.settings.iter().cloned());
         }
         for one in mention.arguments.iter().flatten().map(|a| argument(a, graph)) {
@@ -508,20 +512,22 @@ impl Plan {
         tables: &BTreeMap<String, Table>,
     ) -> Finding {
         let types = self.registry.types().iter().map(|t| t.name);
-        if mention.kind.is_none()
-            && mention.arguments.is_none()
-            && tables.get(kind).is_some_and(|t| t.kind.is_none())
-        {
+        if mention.kind.is_some() || mention.arguments.is_some() {
+            let finding = Finding::new(span, format!("there is no stage type `{kind}`"));
+            // The type is in the table of the stage, but settings behind a name make a type of it.
+            let table = tables.get(kind).filter(|_| mention.kind.is_none());
+            return match table.and_then(|table| table.kind.as_ref()) {
+                Some((of, _)) => finding.hint(format!("write `{kind} :: {of}(…)`")),
+                None => finding.hint(did_you_mean(kind, types)),
+            };
+        }
+        if tables.get(kind).is_some_and(|t| t.kind.is_none()) {
             let message = format!("the table of stage `{kind}` says no type, and there is no type `{kind}`");
             return Finding::new(span, message)
                 .hint("write type = \"…\" in it; `slipstream list` shows all types");
         }
         let known: Vec<&str> = types.chain(tables.keys().map(String::as_str)).collect();
-        let message = if mention.kind.is_some() || mention.arguments.is_some() {
-            format!("there is no stage type `{kind}`")
-        } else {
-            format!("`{kind}` is neither a stage type nor a stage with a table [stage.{kind}]")
-        };
+        let message = format!("`{kind}` is neither a stage type nor a stage with a table [stage.{kind}]");
         Finding::new(span, message).hint(did_you_mean(kind, known.into_iter()))
     }
 

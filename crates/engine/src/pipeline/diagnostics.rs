@@ -8,6 +8,9 @@ use slipstream_core::rules::RuleError;
 /// The place of a text: bytes of the configuration.
 pub(super) type Span = Range<usize>;
 
+/// Mistakes that are told at most. A file that is no configuration at all may have one in every line.
+pub(super) const MOST_TOLD: usize = 100;
+
 /// In place of a span: the port that packets come from, where it isn't part of the text.
 pub(super) const INPUT: Span = usize::MAX - 1..usize::MAX - 1;
 
@@ -32,6 +35,19 @@ impl fmt::Display for Diagnostic {
 /// Everything that is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
+
+impl Diagnostics {
+    /// All of them, or the first [`MOST_TOLD`] and a word that there are more; `file` has them.
+    pub(super) fn first(all: impl IntoIterator<Item = Diagnostic>, file: &str) -> Self {
+        let mut all = all.into_iter();
+        let mut told: Vec<Diagnostic> = all.by_ref().take(MOST_TOLD).collect();
+        if all.next().is_some() {
+            let error = RuleError::elsewhere(format!("there are more mistakes than these {MOST_TOLD}"));
+            told.push(Diagnostic { file: file.to_owned(), error: error.hint("mend these first") });
+        }
+        Self(told)
+    }
+}
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

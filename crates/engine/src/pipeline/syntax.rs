@@ -8,6 +8,7 @@
 //!
 //! Statements end at `;` or at the end of a line, unless an arrow says that they go on.
 
+use super::diagnostics::MOST_TOLD;
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::Literal;
 
@@ -56,7 +57,8 @@ const MAX_LENGTH: usize = 1 << 20;
 /// Lists within lists.
 const MAX_DEPTH: usize = 16;
 
-/// The chains of a graph. Goes on after an error at the next statement; all errors come back together.
+/// The chains of a graph. Goes on after an error at the next statement; all errors come back together, as far
+/// as they are told, and one more.
 pub(crate) fn parse(text: &str) -> Result<Vec<Chain>, Vec<RuleError>> {
     if text.len() > MAX_LENGTH {
         return Err(vec![RuleError::new(text, 0, 1, "the graph is longer than 1 MiB")]);
@@ -66,7 +68,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Chain>, Vec<RuleError>> {
     let mut errors = Vec::new();
     loop {
         parser.skip(true);
-        if parser.rest().is_empty() {
+        if parser.rest().is_empty() || errors.len() > MOST_TOLD {
             break;
         }
         match parser.statement() {
@@ -106,10 +108,14 @@ impl<'a> Parser<'a> {
 
     /// Passes over blanks and comments, line ends and `;` too where they mean nothing.
     fn skip(&mut self, lines: bool) {
+        self.skip_comments(|c| c == ' ' || c == '\t' || c == '\r' || lines && (c == '\n' || c == ';'));
+    }
+
+    /// Passes over comments and what is blank.
+    fn skip_comments(&mut self, blank: impl Fn(char) -> bool) {
         loop {
             let rest = self.rest();
-            let blank = |c: char| c == ' ' || c == '\t' || c == '\r' || lines && (c == '\n' || c == ';');
-            let trimmed = rest.trim_start_matches(blank);
+            let trimmed = rest.trim_start_matches(&blank);
             self.at += rest.len() - trimmed.len();
             if trimmed.starts_with('#') || trimmed.starts_with("//") {
                 self.at += trimmed.find('\n').unwrap_or(trimmed.len());
@@ -186,7 +192,7 @@ impl<'a> Parser<'a> {
             return Ok(None);
         }
         self.skip(false);
-        let (name, at) = self.word().ok_or_else(|| {
+        let (name, at) = self.name().ok_or_else(|| {
             Box::new(
                 self.error(open, 1, "a port is missing behind `[`")
                     .hint("write its name or number: `fw[denied]`, `[1]nat`"),
@@ -194,9 +200,14 @@ impl<'a> Parser<'a> {
         })?;
         self.skip(false);
         if !self.eat("]") {
-            return Err(Box::new(
-                self.error(open, 1, "`[` is never closed").hint("write `]` behind the port"),
-            ));
+            let error = match self.rest().chars().next() {
+                None | Some('\n') => self.error(open, 1, "`[` is never closed"),
+                Some(c) => {
+                    let what = format!("`]` is expected here, not `{}`", c.escape_debug());
+                    self.error(self.at, c.len_utf8(), what)
+                }
+            };
+            return Err(Box::new(error.hint("write `]` behind the port")));
         }
         Ok(Some(PortName { name, at }))
     }
@@ -211,7 +222,7 @@ impl<'a> Parser<'a> {
         Some((word.to_owned(), at))
     }
 
-    /// As [`Parser::word`], also with the dashes that names of stages and settings may have inside.
+    /// As [`Parser::word`], also with the dashes that names of stages, ports and settings may have inside.
     fn name(&mut self) -> Option<(String, (usize, usize))> {
         let start = self.at;
         self.word()?;
@@ -282,9 +293,10 @@ impl<'a> Parser<'a> {
             self.skip_in_parentheses();
             if !self.eat("=") {
                 let error = self.error(key_at.0, key_at.1, format!("setting `{key}` has no value"));
-                return Err(Box::new(error.hint(format!("write `{key}=value`"))));
+                let hint = format!("write `{key}=value`, or `\"{key}\"` if it is the value itself");
+                return Err(Box::new(error.hint(hint)));
             }
-            self.skip_in_parentheses();
+            self.skip_blanks();
             let start = self.at;
             let value = self.value(0)?;
             all.push(Argument { key, value, key_at, value_at: (start, self.at - start) });
@@ -301,7 +313,13 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Passes over blanks, line ends and comments between settings and between the values of a list.
     fn skip_in_parentheses(&mut self) {
+        self.skip_comments(char::is_whitespace);
+    }
+
+    /// Passes over blanks and line ends, behind which a value may begin with `//`.
+    fn skip_blanks(&mut self) {
         let rest = self.rest();
         let trimmed = rest.trim_start();
         self.at += rest.len() - trimmed.len();
@@ -337,7 +355,7 @@ impl<'a> Parser<'a> {
         }
         let rest = self.rest();
         let len = rest.find([',', ')', ']', '\n', '"', '\'', '(', ';']).unwrap_or(rest.len());
-        let text = rest.get(..len).unwrap_or_default().trim_end();
+        let text = before_comment(rest.get(..len).unwrap_or_default()).trim_end();
         if text.is_empty() {
             return Err(Box::new(
                 self.error(start, 1, "a value is missing behind `=`")
@@ -373,6 +391,15 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// The part of a text without quotes that is no comment. One begins behind a blank: `#` and `//` are parts of
+/// words, too.
+fn before_comment(text: &str) -> &str {
+    let begins = |rest: &str| ["#", "//", "/*"].iter().any(|mark| rest.starts_with(mark));
+    let mut blanks = text.char_indices().filter(|(_, c)| c.is_whitespace());
+    let end = blanks.find(|(at, c)| text.get(at + c.len_utf8()..).is_some_and(begins));
+    end.and_then(|(at, _)| text.get(..at)).unwrap_or(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,16 +423,13 @@ mod tests {
     fn chains_ports_and_declarations() {
         let text = "in -> reframe // to trains\n  -> fw -> out; fw [denied] -> discard # gone\n\n\
                     fw :: firewall(rules = \"a, b\", size=10)\na[1] -> [in-2x] b-c /* x\n*/ -> d";
-        let errors = parse("a -> [in-2x] b").unwrap_err();
-        assert_eq!(errors.len(), 1);
-        let text = text.replace("[in-2x] b-c", "[2] b-c");
         assert_eq!(
             shown(&text),
             [
                 "in -> reframe -> fw -> out",
                 "fw[denied] -> discard",
                 "fw :: firewall(rules=Text(\"a, b\"), size=Text(\"10\"))",
-                "a[1] -> [2]b-c -> d",
+                "a[1] -> [in-2x]b-c -> d",
             ]
         );
     }
@@ -424,15 +448,44 @@ mod tests {
     }
 
     #[test]
+    fn comments_may_stand_between_settings() {
+        for text in [
+            "x(a=64us, # the hold\n b=3)",
+            "x(a=64us # the hold\n , b=3)",
+            "x( // both\n a=64us, b /* one */ = 3 /* ) */ )",
+            "x(a=64us,\n # c=4,\n b=3 // three\n)",
+            "x(a=64us, b=3 /* x\n */)",
+        ] {
+            assert_eq!(shown(text), [r#"x(a=Text("64us"), b=Text("3"))"#], "{text}");
+        }
+    }
+
+    /// Comments begin behind a blank there; right behind `=` a value begins.
+    #[test]
+    fn values_may_have_the_marks_of_comments() {
+        assert_eq!(
+            shown("x(a=//srv/a.txt, b=/a#1//b/*, c=\"1 # 2\")"),
+            [r##"x(a=Text("//srv/a.txt"), b=Text("/a#1//b/*"), c=Text("1 # 2"))"##]
+        );
+        assert_eq!(
+            shown("x(a=[1, # one\n 2 // two\n, # three\n])"),
+            [r#"x(a=List([Text("1"), Text("2")]))"#]
+        );
+        assert_eq!(parse("x(a=1, /* b=2)").unwrap_err()[0].message, "this comment is never closed");
+    }
+
+    #[test]
     fn every_error_has_its_place() {
-        let text = "in -> \n -> x\na => b\nf(x) -> g\nf(a=\"b) -> g\nok -> fine";
+        let text = "in -> \n -> x\na => b\nf(x) -> g\na[b -> c] -> g\na[b\nf(a=\"b) -> g\nok -> fine";
         let errors: Vec<_> =
             parse(text).unwrap_err().into_iter().map(|e| (e.line, e.column, e.message)).collect();
         let expected = [
             (2, 2, "a stage is expected here, not `-`"),
             (3, 3, "`=` is not expected here"),
             (4, 3, "setting `x` has no value"),
-            (5, 5, "a quote is never closed"),
+            (5, 5, "`]` is expected here, not `-`"),
+            (6, 2, "`[` is never closed"),
+            (7, 5, "a quote is never closed"),
         ];
         for (got, want) in errors.iter().zip(expected) {
             assert_eq!((got.0, got.1, got.2.as_str()), want);

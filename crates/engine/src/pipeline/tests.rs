@@ -56,6 +56,50 @@ fn errors_have_their_places_and_hints() {
     }
 }
 
+/// A file that is no configuration may have a mistake in every line. Each place is counted from the file's
+/// begin, so that telling all of them would take minutes.
+#[test]
+fn of_many_mistakes_the_first_are_told() {
+    let many = 140_000;
+    let graph = format!("graph = \"\"\"\n{}\"\"\"", "a => b\n".repeat(many));
+    let table: String = (0..many).map(|i| format!("x{i} = 1\n")).collect();
+    let no_toml = "a, b, c\n".repeat(many);
+    for (text, first) in [(graph, (2, 3)), (table, (1, 1)), (no_toml, (1, 2))] {
+        let told = errors(&text);
+        assert_eq!((told.len(), (told[0].0, told[0].1)), (101, first), "{:?}", told[0]);
+        assert_eq!((told[100].0, told[100].2.contains("more mistakes")), (0, true));
+    }
+    let graph = "a => b;".repeat(101);
+    assert_eq!(Plan::from_graph(&graph, None, None, Path::new("")).unwrap_err().0.len(), 101);
+    let graph = "a => b;".repeat(100);
+    let told = Plan::from_graph(&graph, None, None, Path::new("")).unwrap_err().0;
+    assert_eq!((told.len(), told[99].error.line), (100, 1));
+}
+
+/// A type that is written at two places must be the same there: one of them would count for nothing.
+#[test]
+fn a_stage_has_one_type() {
+    let text = |graph: &str, kind: &str| {
+        format!(
+            "graph = \"in :: synth -> {graph} -> out :: null\"\n[stage.fw]\ntype = \"{kind}\"\n\
+             [stage.counter]\ntype = \"{kind}\"\n"
+        )
+    };
+    let right = text("fw -> counter -> x :: counter", "counter").replace("fw ->", "fw :: counter ->");
+    Plan::from_toml(&right, "p.toml", Path::new("")).unwrap().check().unwrap();
+    let wrong =
+        text("fw -> x :: counter(rules=tcp) -> counter()", "vlan_pop").replace("fw ->", "fw :: counter ->");
+    has(&wrong, 3, 8, "stage `fw` has type `counter` in the graph, not `vlan_pop`", "the same type");
+    has(&wrong, 5, 8, "stage `counter` has type `counter` in the graph, not `vlan_pop`", "the same type");
+    // Settings behind a name make a type of it; the hint, followed, is right.
+    let wrong = text("fw(rules=tcp) -> counter", "counter");
+    has(&wrong, 1, 25, "there is no stage type `fw`", "write `fw :: counter(…)`");
+    let right = text("fw :: counter(rules=tcp) -> counter", "counter");
+    Plan::from_toml(&right, "p.toml", Path::new("")).unwrap().check().unwrap();
+    // A stage with a table is no type that could have been meant.
+    has(&text("x :: fww -> fw -> counter", "counter"), 1, 30, "no stage type `fww`", "there are `");
+}
+
 /// The rest of the graph, a firewall say, would be left out.
 #[test]
 fn a_comment_that_is_never_closed_has_its_place() {
