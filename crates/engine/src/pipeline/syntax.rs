@@ -424,7 +424,7 @@ mod tests {
         let text = "in -> reframe // to trains\n  -> fw -> out; fw [denied] -> discard # gone\n\n\
                     fw :: firewall(rules = \"a, b\", size=10)\na[1] -> [in-2x] b-c /* x\n*/ -> d";
         assert_eq!(
-            shown(&text),
+            shown(text),
             [
                 "in -> reframe -> fw -> out",
                 "fw[denied] -> discard",
