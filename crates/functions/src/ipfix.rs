@@ -27,7 +27,7 @@ const FIELDS: [(u16, u16); 11] = [
     (11, 2),  // destinationTransportPort
     (4, 1),   // protocolIdentifier
     (5, 1),   // ipClassOfService
-    (6, 2),   // tcpControlBits
+    (6, 1),   // tcpControlBits: the eight of the octet of flags (RFC 7125)
     (58, 2),  // vlanId
     (2, 8),   // packetDeltaCount
     (1, 8),   // octetDeltaCount
@@ -313,7 +313,7 @@ fn put_record(out: &mut Vec<u8>, record: &FlowRecord) {
     }
     out.extend(key.src_port().to_be_bytes());
     out.extend(key.dst_port().to_be_bytes());
-    out.extend([key.protocol(), record.tos, 0, record.tcp_flags]);
+    out.extend([key.protocol(), record.tos, record.tcp_flags]);
     // The outermost; 0 of an untagged flow.
     out.extend(key.vlans().next().unwrap_or(0).to_be_bytes());
     out.extend(record.packets.to_be_bytes());

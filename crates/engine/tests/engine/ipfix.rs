@@ -69,7 +69,7 @@ fn expected(r: &FlowRecord) -> Vec<Vec<u8>> {
         r.key.dst_port().to_be_bytes().to_vec(),
         vec![r.key.protocol()],
         vec![r.tos],
-        vec![0, r.tcp_flags],
+        vec![r.tcp_flags],
         r.key.vlans().next().unwrap_or(0).to_be_bytes().to_vec(),
         r.packets.to_be_bytes().to_vec(),
         r.bytes.to_be_bytes().to_vec(),
