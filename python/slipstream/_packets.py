@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _native
 from ._damage import warn, warn_of_times
-from .partials import ALL, Span, name_of
+from ._files import name_of
+from .partials import ALL, Span
 
 if TYPE_CHECKING:
     import pyarrow

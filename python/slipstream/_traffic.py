@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native, partials
 from ._damage import warn, warn_of_times
+from ._files import as_bytes, name_of
 from .results import Analysis, Failed, Trace
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
@@ -90,7 +91,7 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
         raise ValueError(f"stamp={stamp!r}: there are 'release' and 'arrival'")
     texts = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
     source = _source(source)
-    path = None if output is None else partials.name_of(output)
+    path = None if output is None else name_of(output)
     classes = [classes] if isinstance(classes, str) else list(classes)
     report, damage, odd_times = _native.reframe(source, path, texts, classes=classes, arrival_stamps=stamp == "arrival",
                                                 workers=workers, strict=strict, progress=progress)
@@ -123,14 +124,14 @@ def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, 
         if name == "vlan_ids" and not isinstance(value, str):
             value = ",".join(str(v) for v in value)
         texts.append((name.replace("_", "-"), _text(name, value)))
-    return json.loads(_native.synth(partials.name_of(output), texts, progress))
+    return json.loads(_native.synth(name_of(output), texts, progress))
 
 
 def _source(source: Source) -> Union[str, bytes]:
     """A path, or the bytes of a capture."""
-    if isinstance(source, (bytearray, memoryview)):
-        return bytes(source)
-    return source if isinstance(source, bytes) else partials.name_of(os.fsdecode(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return as_bytes(source)
+    return name_of(os.fsdecode(source))
 
 
 _TIMES = ("hold", "hold_min", "hold_max")

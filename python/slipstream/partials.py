@@ -12,28 +12,20 @@ must end where the next one begins.
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Iterable
 from typing import Any, Callable, Optional, Union
 
 from . import _native
 from ._native import PartialError, StateError
 from ._damage import warn
+from ._files import Bytes, Path, as_bytes, name_of, of_file, replace
 from .results import Analysis, Trace
-from .sketches import Bytes, as_bytes, of_file, replace
 
-Path = Union[str, "os.PathLike[str]"]
 Span = tuple[int, int]
 
 END = 2**64 - 1
 """The end of a file, wherever that is."""
 ALL: Span = (0, END)
-
-
-def name_of(path: Path) -> str:
-    """A file's name as text; raises `UnicodeEncodeError` for text that can't be one's, as `open` does."""
-    os.fsencode(path)
-    return os.fspath(path)
 
 
 def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64us", "128us"), burst: int = 32,

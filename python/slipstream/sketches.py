@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import operator
-import os
-import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional, Union
 
 from . import _native
+from ._files import Bytes, Path, as_bytes, of_file, replace
 
 Key = Union[bytes, str, ipaddress.IPv4Address, ipaddress.IPv6Address]
-Path = Union[str, "os.PathLike[str]"]
-Bytes = Union[bytes, bytearray, memoryview]
 
 # The sketch that each task is for, as the command chooses it.
 _OF_TASK = {
@@ -242,32 +239,3 @@ def _key(key: Key) -> bytes:
     if not isinstance(key, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
         raise TypeError(f"a key is bytes or an address, not {type(key).__module__}.{type(key).__qualname__}")
     return key.packed
-
-
-def as_bytes(data: Bytes) -> bytes:
-    """The bytes of anything that has some; raises `TypeError` where it has none."""
-    return data if isinstance(data, bytes) else bytes(memoryview(data))
-
-
-def of_file(path: Path, error: _native.StateError) -> _native.StateError:
-    """What is wrong with a state, said of the file that has it."""
-    named = _native.StateError(f"{os.fspath(path)}: {error}")
-    named.file, named.byte = os.fspath(path), error.byte
-    return named
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Writes a file beside and renames it."""
-    path = os.fspath(path)
-    # Threads may write to one path at the same time, too.
-    beside = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
-    try:
-        with open(beside, "wb") as file:
-            file.write(data)
-        os.replace(beside, path)
-    except BaseException as error:
-        if os.path.exists(beside):
-            os.unlink(beside)
-        if isinstance(error, OSError) and error.filename == beside:
-            raise type(error)(error.errno, error.strerror, path) from None
-        raise

@@ -14,8 +14,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from ._files import Bytes, Path, as_bytes, of_file, replace
 from ._native import StateError
-from .sketches import Bytes, Path, Sketch, as_bytes, of_file, replace
+from .sketches import Sketch
 
 _MAGIC = b"SLIPMEAS"
 _VERSION = 2

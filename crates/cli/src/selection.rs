@@ -36,11 +36,8 @@ impl FromStr for Rules {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rule = match text.strip_prefix('@') {
-            Some(file) => Rule::parse_file(Path::new(file)).map_err(|e| e.to_string()),
-            None => Rule::parse(text).map_err(|e| e.to_string()),
-        };
-        rule.map(|rule| Self(rule, text.strip_prefix('@').map(PathBuf::from)))
+        Rule::parse_or_read(text, Path::new(""))
+            .map(|rule| Self(rule, text.strip_prefix('@').map(PathBuf::from)))
     }
 }
 

@@ -348,8 +348,7 @@ impl Kind {
 }
 
 /// The file of a name that is relative to `base`; `-` is stdin wherever the name stands.
-#[must_use]
-pub fn file_at(base: &Path, name: &str) -> PathBuf {
+pub(crate) fn file_at(base: &Path, name: &str) -> PathBuf {
     if name == "-" { name.into() } else { base.join(name) }
 }
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use super::config::{Class, ClassSettings, ReframeConfig};
 use slipstream_core::heavy::Top;
 use slipstream_core::rules::Rule;
-use slipstream_core::settings::file_at;
 use slipstream_core::units::Duration;
 
 /// A class that can't be read.
@@ -52,11 +51,8 @@ impl Class {
         }
         let (top, selects) =
             heaviest(selects.trim()).map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
-        let rule = match selects.strip_prefix('@') {
-            Some(file) => Rule::parse_file(file_at(base, file)).map_err(|e| e.to_string()),
-            None if top.is_some() && selects.is_empty() => Ok(Rule::always()),
-            None => Rule::parse(selects).map_err(|e| e.to_string()),
-        };
+        let everything = top.is_some() && selects.is_empty();
+        let rule = if everything { Ok(Rule::always()) } else { Rule::parse_or_read(selects, base) };
         let rule = rule.map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
         Ok(Self { name: name.to_owned(), rule, top, settings })
     }

@@ -58,6 +58,13 @@ pub struct ClassSettings {
     pub bypass: bool,
 }
 
+impl ClassSettings {
+    /// Returns true if a packet of it may wait for others.
+    fn holds(&self) -> bool {
+        !self.bypass && self.hold_ns > 0 && self.burst > 1
+    }
+}
+
 /// Packets that are treated in their own way. The first class whose rule matches counts.
 #[derive(Clone, Debug)]
 pub struct Class {
@@ -425,9 +432,9 @@ impl ReframeConfig {
         }
         for (place, t) in self.places() {
             // A class that is not held has nothing to be steered.
-            let held = !t.bypass && t.hold_ns > 0 && t.burst > 1 && (adaptive || t.hold_min_ns.is_some());
+            let steered = t.holds() && (adaptive || t.hold_min_ns.is_some());
             let name = if t.hold_min_ns.is_some() { "hold_max" } else { "hold" };
-            if held && let Some(fault) = budget.contradiction((name, t.hold_ns), t.burst) {
+            if steered && let Some(fault) = budget.contradiction((name, t.hold_ns), t.burst) {
                 return Err(ConfigError::Budget { place, budget, fault });
             }
         }
@@ -462,8 +469,7 @@ impl ReframeConfig {
             return Ok(());
         }
         for (place, t) in self.places() {
-            let held = !t.bypass && t.hold_ns > 0 && t.burst > 1;
-            if held && t.hold_ns < Self::MIN_STEPS * step_ns {
+            if t.holds() && t.hold_ns < Self::MIN_STEPS * step_ns {
                 return Err(ConfigError::TooShortBeside { place, hold_ns: t.hold_ns, longest_ns, step_ns });
             }
         }

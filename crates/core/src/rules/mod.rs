@@ -85,6 +85,19 @@ impl Rule {
         Self::parse(&text).map_err(|error| RuleFileError::Syntax { path: path.to_owned(), error })
     }
 
+    /// A rule from its text, or from the file that it names: `tcp syn`, `@FILE`. The name is relative to
+    /// `base`; `@-` is stdin.
+    ///
+    /// # Errors
+    /// Text that is no rule, or a file that can't be read or has none, in words.
+    #[cfg(feature = "std")]
+    pub fn parse_or_read(text: &str, base: &std::path::Path) -> Result<Self, String> {
+        match text.strip_prefix('@') {
+            Some(file) => Self::parse_file(crate::settings::file_at(base, file)).map_err(|e| e.to_string()),
+            None => Self::parse(text).map_err(|e| e.to_string()),
+        }
+    }
+
     /// `none`: matches no packet.
     #[must_use]
     pub fn never() -> Self {

@@ -7,7 +7,7 @@ use slipstream_core::packet::headers_of;
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Made, Site};
 use slipstream_core::rules::Rule;
-use slipstream_core::settings::{Settings, file_at};
+use slipstream_core::settings::Settings;
 use slipstream_core::stage::{Context, Observe, Verdict};
 use slipstream_core::time::Nanos;
 use slipstream_functions::{FunctionContext, NetworkFunction, stage_of};
@@ -41,11 +41,7 @@ fn rules(settings: &Settings, site: &Site<'_>) -> Result<Vec<(String, Rule)>, Bu
                 wrong("the name is taken".into()).hint("give each port its own; `other` is for the rest")
             );
         }
-        let rule = match rule.strip_prefix('@') {
-            Some(file) => Rule::parse_file(file_at(site.base, file)).map_err(|e| wrong(e.to_string()))?,
-            None => Rule::parse(rule).map_err(|e| wrong(e.to_string()))?,
-        };
-        all.push((name.to_owned(), rule));
+        all.push((name.to_owned(), Rule::parse_or_read(rule, site.base).map_err(wrong)?));
     }
     if all.is_empty() || all.len() >= usize::from(Verdict::MAX_PORTS) {
         return Err(BuildError::setting("ports", "1 to 127 ports are possible"));
