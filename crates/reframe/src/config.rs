@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::adaptive::{Budget, GapScale, Knowledge};
+use crate::adaptive::{Budget, Knowledge};
 use slipstream_core::batch::BATCH;
 use slipstream_core::heavy::{MakeHeavyFlows, Top};
 use slipstream_core::rules::Rule;
@@ -209,17 +209,6 @@ pub enum ConfigError {
         /// The fault, and its remedy.
         fault: String,
     },
-    /// A hold that is too short for the steps of waits that are learned, which follow from the longest one.
-    TooShortBeside {
-        /// Class, or `reframe`.
-        place: String,
-        /// The hold, in ns.
-        hold_ns: u64,
-        /// The longest hold of any class, in ns.
-        longest_ns: u64,
-        /// A step, in ns.
-        step_ns: u64,
-    },
     /// `budget` without `admit = adaptive` or a hold that sets itself.
     NotAdaptive(Budget),
     /// `capacity` out of range.
@@ -285,15 +274,6 @@ impl fmt::Display for ConfigError {
             ),
             Self::Weight { place } => write!(f, "{place}: weight = 0; it must be at least 1"),
             Self::Budget { place, budget, fault } => write!(f, "{place}: budget = {budget} {fault}"),
-            Self::TooShortBeside { place, hold_ns, longest_ns, step_ns } => {
-                let (hold, longest, step) = (Duration(*hold_ns), Duration(*longest_ns), Duration(*step_ns));
-                let least = ReframeConfig::MIN_STEPS;
-                write!(
-                    f,
-                    "{place}: hold = {hold} is too short beside the longest one, {longest}: with admit = adaptive \
-                     waits go in steps of {step} then, and a hold must have {least}; raise it, or lower the longest"
-                )
-            }
             Self::NotAdaptive(budget) => write!(
                 f,
                 "reframe: budget = {budget} goes with admit = adaptive or hold = auto; set one of them too, or leave \
@@ -363,8 +343,6 @@ impl ReframeConfig {
     pub const MAX_FLOWS: u32 = 1 << 28;
     /// The shortest window in which flows are ranked, in packets.
     pub const MIN_TOP_WINDOW: u32 = 16;
-    /// Fewest steps of waits that are learned in a hold, unless a step is a nanosecond.
-    pub(crate) const MIN_STEPS: u64 = 8;
     /// Fewest bytes that a super-frame may be limited to: those of the smallest MTU of IPv6.
     pub const MIN_GRO_BYTES: u32 = 1280;
 
@@ -416,7 +394,7 @@ impl ReframeConfig {
         if !(2..=BATCH).contains(&usize::from(self.gro.segments)) {
             return Err(ConfigError::GroSegments(self.gro.segments));
         }
-        self.check_steps()
+        Ok(())
     }
 
     /// Waits are learned. At the highest price nothing that is learned could make one shorter than the hold:
@@ -455,22 +433,6 @@ impl ReframeConfig {
             }
             if self.admit == Admit::Adaptive {
                 return Err(ConfigError::AutoAdaptive { place });
-            }
-        }
-        Ok(())
-    }
-
-    /// All classes share a scale of waits, that of the longest hold: in one that is much shorter, waits would
-    /// end at the few steps that come within it, or before it begins.
-    fn check_steps(&self) -> Result<(), ConfigError> {
-        let longest_ns = self.places().map(|(_, t)| t.hold_ns).max().unwrap_or(0);
-        let step_ns = GapScale::new(longest_ns).step_ns();
-        if !self.learns() || step_ns == 1 {
-            return Ok(());
-        }
-        for (place, t) in self.places() {
-            if t.holds() && t.hold_ns < Self::MIN_STEPS * step_ns {
-                return Err(ConfigError::TooShortBeside { place, hold_ns: t.hold_ns, longest_ns, step_ns });
             }
         }
         Ok(())
@@ -532,39 +494,5 @@ mod tests {
         let error = of(&["a", "default"]).validate().unwrap_err();
         assert_eq!(error, ConfigError::ClassDefault);
         assert!(error.to_string().contains("another name"), "{error}");
-    }
-
-    /// With waits that are learned, all go in steps of the longest hold: a class that is held for less than
-    /// a few of them would hardly have trains.
-    #[test]
-    fn a_hold_that_is_too_short_for_the_steps_of_the_longest_is_refused() {
-        let of = |hold_ns: u64, class: &str, budget| {
-            let mut config = ReframeConfig { admit: Admit::Adaptive, budget, ..ReframeConfig::default() };
-            config.default.hold_ns = hold_ns;
-            config.classes = alloc::vec![Class::parse(class, &config.default, "".as_ref()).unwrap()];
-            config
-        };
-        let error = of(64_000, "slow: udp => hold=1s", None).validate().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "reframe: hold = 64us is too short beside the longest one, 1s: with admit = adaptive waits go in steps \
-             of 131.072us then, and a hold must have 8; raise it, or lower the longest"
-        );
-        let error = of(1_000_000_000, "fast: udp => hold=64us", None).validate().unwrap_err().to_string();
-        assert!(error.starts_with("class \"fast\": hold = 64us is too short"), "{error}");
-        // Nothing is learned, or held for so long, or in steps of more than a nanosecond.
-        let dearest = Some(Budget::Price(Budget::MAX_PRICE_NS));
-        for (hold_ns, class, budget) in [
-            (64_000, "slow: udp => hold=10ms", None),
-            (64_000, "slow: udp => hold=1s", dearest),
-            (1_000_000_000, "fast: udp => hold=0", None),
-            (1_000_000_000, "fast: udp => bypass", None),
-            (1_000_000_000, "fast: udp => hold=64us, burst=1", None),
-            (8000, "fast: udp => hold=1ns", None),
-        ] {
-            assert_eq!(of(hold_ns, class, budget).validate(), Ok(()), "{hold_ns}, {class}");
-        }
-        let fixed = ReframeConfig { admit: Admit::Always, ..of(64_000, "slow: udp => hold=1s", None) };
-        assert_eq!(fixed.validate(), Ok(()));
     }
 }

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::adaptive::{Adaptive, GapScale, Timers};
+use super::adaptive::{Adaptive, Timers};
 use super::block::Block;
 use super::flow_table::{Entry, NONE};
 use super::slot::{Chunk, Odd, TrainSlot};
@@ -24,6 +24,8 @@ struct List {
     hold_ns: u64,
     /// Deadline of the head, [`Nanos::MAX`] when empty.
     due: Nanos,
+    /// The wheel with the deadlines of these trains, where the hold is adaptive.
+    wheel: u8,
 }
 
 /// Trains that are due first; see [`Hold::leading`].
@@ -63,7 +65,7 @@ impl Hold {
     /// Room for `capacity` packets, and one list for each class's hold time.
     pub(crate) fn new(capacity: u32, mut hold_ns: impl Iterator<Item = u64>) -> Self {
         let capacity = capacity as usize;
-        let list = |hold_ns| List { head: NONE, tail: NONE, hold_ns, due: Nanos::MAX };
+        let list = |hold_ns| List { head: NONE, tail: NONE, hold_ns, due: Nanos::MAX, wheel: 0 };
         Self {
             trains: huge::with_capacity(capacity + 1),
             chunks: huge::with_capacity(capacity / 2 + 1),
@@ -101,8 +103,10 @@ impl Hold {
 
     /// Each train has a deadline of its own, which it is given by [`Hold::wait`] as soon as it is
     /// opened.
-    pub(crate) fn with_timers(mut self, scale: &GapScale) -> Self {
-        self.timers = Some(Timers::new(self.trains.capacity(), scale));
+    pub(crate) fn with_timers(mut self, adaptive: &Adaptive) -> Self {
+        self.timers = Some(Timers::new(self.trains.capacity(), adaptive.scales()));
+        let lists = core::iter::once(&mut self.first).chain(&mut self.others);
+        lists.zip(adaptive.wheels()).for_each(|(list, wheel)| list.wheel = wheel);
         self.of_many()
     }
 
@@ -112,11 +116,12 @@ impl Hold {
     pub(crate) fn wait(&mut self, id: u32, now: Nanos, ns: u64) -> bool {
         let train = self.train(id);
         let (class, base, opens) = (train.class, train.base(), train.count == 1);
-        let hold_ns = self.list(class).map_or(0, |list| list.hold_ns);
+        let (hold_ns, wheel) = self.list(class).map_or((0, 0), |list| (list.hold_ns, list.wheel));
         let Some(timers) = &mut self.timers else { return false };
         timers.cover(self.trains.len());
         let (wake, bound) = (at_end(now, ns), at_end(base, hold_ns));
-        if opens { timers.begin(id, now, wake, bound) } else { timers.join(id, now, wake, bound) }
+        let mut deadlines = timers.wheel(wheel);
+        if opens { deadlines.begin(id, now, wake, bound) } else { deadlines.join(id, now, wake, bound) }
     }
 
     /// Sees to it that [`Hold::due`] is when the next train is due, and not only a time before which none is.
@@ -127,11 +132,11 @@ impl Hold {
         }
     }
 
-    /// A train has left its list.
+    /// A train has left its list, whose deadlines are in this wheel.
     #[inline(always)]
-    fn left(&mut self, train: u32) {
+    fn left(&mut self, train: u32, wheel: u8) {
         match &mut self.timers {
-            Some(timers) => timers.clear(train),
+            Some(timers) => timers.wheel(wheel).clear(train),
             None => self.find_due(),
         }
     }
@@ -338,7 +343,7 @@ impl Hold {
     ) -> (usize, usize) {
         let Self { trains, chunks, free_chunk, free_train, first, .. } = self;
         let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
-        let List { mut head, mut tail, mut due, hold_ns } = *first;
+        let List { mut head, mut tail, mut due, hold_ns, .. } = *first;
         let (mut chunk, mut free) = (*free_chunk, *free_train);
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let candidates = block.candidates.get(range.clone()).unwrap_or_default();
@@ -375,7 +380,7 @@ impl Hold {
             stored += 1;
         }
         (*free_chunk, *free_train) = (chunk, free);
-        *first = List { head, tail, due, hold_ns };
+        *first = List { head, tail, due, ..*first };
         self.count(stored as u32, bytes);
         (stored, opened)
     }
@@ -395,11 +400,12 @@ impl Hold {
         let Some(timers) = timers else { return 0 };
         timers.cover(trains.len());
         let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
-        let List { mut head, mut tail, hold_ns, .. } = *first;
+        let List { mut head, mut tail, hold_ns, wheel, .. } = *first;
+        let mut deadlines = timers.wheel(wheel);
         let (mut chunk, mut free) = (*free_chunk, *free_train);
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let candidates = block.candidates.get(range.clone()).unwrap_or_default();
-        let (waits, waits_ns) = (adaptive.waits_of_block(range.clone()), adaptive.waits_ns());
+        let (waits, waits_ns) = (adaptive.waits_of_block(range.clone()), adaptive.waits_ns(wheel));
         let (mut stored, mut bytes) = (0, 0);
         for ((frame, &flow), waits) in frames.iter().zip(candidates).zip(waits) {
             let Some(entry) = flows.get_mut(flow as usize) else { break };
@@ -410,7 +416,7 @@ impl Hold {
                     if ns == 0
                         || train.count + 1 >= burst
                         || train.is_odd(frame)
-                        || !timers.join(entry.train, frame.arrival, wake, bound)
+                        || !deadlines.join(entry.train, frame.arrival, wake, bound)
                         || train.is_behind() && !train.extend(chunks, &mut chunk)
                     {
                         break;
@@ -421,7 +427,7 @@ impl Hold {
                     let ns = waits_ns.of(waits.of(1));
                     let Some(train) = trains.get_mut(free as usize) else { break };
                     let (wake, bound) = (at_end(frame.arrival, ns), at_end(frame.arrival, hold_ns));
-                    if ns == 0 || !timers.begin(free, frame.arrival, wake, bound) {
+                    if ns == 0 || !deadlines.begin(free, frame.arrival, wake, bound) {
                         break;
                     }
                     let id = core::mem::replace(&mut free, train.next);
@@ -558,7 +564,7 @@ impl Hold {
             (next.base(), next.next, next.first_chunk)
         });
         let Some(list) = self.list(class) else { return };
-        let first = list.head == id;
+        let (first, wheel) = (list.head == id, list.wheel);
         if after.is_none() {
             list.tail = if first { NONE } else { previous };
         }
@@ -569,14 +575,14 @@ impl Hold {
             prefetch(self.chunks.get(chunk as usize));
             prefetch(self.trains.get(train as usize));
             if !self.single {
-                self.left(id);
+                self.left(id, wheel);
             }
         } else {
             if let Some(previous) = self.trains.get_mut(previous as usize) {
                 previous.next = next;
             }
             if self.timers.is_some() {
-                self.left(id);
+                self.left(id, wheel);
             }
         }
     }
@@ -588,6 +594,13 @@ impl Hold {
         train.take_out(&mut self.chunks, &mut self.free_chunk, &mut self.odd, frames);
         train.next = self.free_train;
         self.free_train = id;
+    }
+
+    /// The wheel with the deadlines of a train, where the hold is adaptive.
+    #[inline(always)]
+    pub(crate) fn wheel_of(&mut self, id: u32) -> u8 {
+        let class = self.train(id).class;
+        self.list(class).map_or(0, |list| list.wheel)
     }
 
     /// Packets held, by class.

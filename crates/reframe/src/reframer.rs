@@ -159,7 +159,7 @@ impl Reframe {
             capacity_bytes: config.capacity_bytes,
             table,
             hold: match &adaptive {
-                Some(adaptive) => hold.with_timers(adaptive.scale()),
+                Some(adaptive) => hold.with_timers(adaptive),
                 None => hold,
             },
             adaptive,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::common::{Kind, Packet, run};
 use proptest::prelude::*;
-use slipstream::reframe::{Admit, Budget, ClassSettings, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, Class, ClassSettings, ReframeConfig};
 use slipstream::rules::Rule;
 
 type Flow = (u16, bool);
@@ -77,13 +77,14 @@ impl Policies {
 
     /// A packet of a class comes. The class of the flow's packet before learns that it has been followed.
     pub(crate) fn arrived(&mut self, class: usize, packet: &Arrived) -> Option<Context> {
-        let shift = self.classes.get(class)?.shift;
+        let policy = self.classes.get(class)?;
         let (mut gap, mut before) = (31, 31);
         if let Some(last) = self.flows.get(&packet.flow) {
-            let halves = (2 * (packet.now - last.now)) >> shift;
-            gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
+            gap = policy.bucket(packet.now - last.now);
             before = last.gap;
-            self.classes[last.class].contexts.get_mut(&last.context).unwrap().gaps[gap] += 1;
+            let of = &mut self.classes[last.class];
+            let bucket = of.bucket(packet.now - last.now);
+            of.contexts.get_mut(&last.context).unwrap().gaps[bucket] += 1;
         }
         let context = self.classes[class].arrived(gap, before, packet);
         self.flows.insert(packet.flow, Memory { now: packet.now, class, context, gap });
@@ -151,10 +152,10 @@ fn shares(counts: &Counts, elapsed: u64, prior: &[u64], weight: u64) -> Vec<u64>
 }
 
 impl Policy {
-    pub(crate) fn new(longest_hold: u64, hold: u64, burst: u16, budget: Option<Budget>) -> Self {
+    pub(crate) fn new(hold: u64, burst: u16, budget: Option<Budget>) -> Self {
         let budget = budget.unwrap_or(Budget::Delay((hold / 4).max(1)));
-        // 4096 to 8191 units are the longest hold.
-        let shift = (0..).find(|s| longest_hold >> s < 8192).unwrap();
+        // 4096 to 8191 units are the hold.
+        let shift = (0..).find(|s| hold >> s < 8192).unwrap();
         let price = match budget {
             Budget::Price(ns) => ns,
             Budget::Delay(ns) => 2 * ns,
@@ -181,6 +182,11 @@ impl Policy {
 
     pub(crate) fn price(&self) -> u64 {
         self.price
+    }
+
+    /// The bucket of a gap.
+    fn bucket(&self, gap: u64) -> usize {
+        (0..31).find(|b| (2 * gap) >> self.shift < edge(*b)).unwrap_or(31)
     }
 
     pub(crate) fn left(&mut self, packets: u64, delay: u64) {
@@ -449,6 +455,33 @@ proptest! {
         prop_assert_eq!(report.stats.prices_ns, vec![price]);
         crate::reframe_twin::check_invariants(&config, &packets, &out)?;
         prop_assert_eq!(&run(&config, 3, &packets).0, &out);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// However long another class is held: packets leave when they would if there were none of it.
+    #[test]
+    fn classes_wait_as_if_they_were_alone(
+        hold_ns in 1u64..1_000_000, other_ns in prop_oneof![1u64..2_000_000, 2_000_000u64..4_000_000_000],
+        seed: u64, scale in 1u64..200,
+    ) {
+        let packets = traffic(6000, seed, scale);
+        let alone: Vec<usize> = (0..packets.len()).filter(|p| packets[*p].flow % 2 == 0).collect();
+        let mut config = config(hold_ns, None);
+        // Nothing leaves for want of room.
+        config.capacity = 6000;
+        let (out, _) = run(&config, 1, &alone.iter().map(|p| packets[*p].clone()).collect::<Vec<_>>());
+        let mut expected: Vec<_> = out.iter().map(|(release, p)| (*release, alone[*p])).collect();
+        let rule = format!("other: tcp => hold={other_ns}ns");
+        config.classes = vec![Class::parse(&rule, &config.default, "".as_ref()).unwrap()];
+        let (mut out, _) = run(&config, 1, &packets);
+        out.retain(|(_, p)| packets[*p].flow % 2 == 0);
+        // At one time, either class may be first.
+        out.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(out, expected);
     }
 }
 

@@ -49,9 +49,8 @@ impl Twin {
     fn after(config: &ReframeConfig, packets: &[Packet]) -> Self {
         let mut twin = Self::default();
         if config.admit == Admit::Adaptive {
-            let holds = || (0..=config.classes.len()).map(|class| Self::settings(config, class));
-            let longest = holds().map(|t| t.hold_ns).max().unwrap();
-            let waits = holds().map(|t| Waits::new(longest, t.hold_ns, t.burst, config.budget));
+            let holds = (0..=config.classes.len()).map(|class| Self::settings(config, class));
+            let waits = holds.map(|t| Waits::new(t.hold_ns, t.burst, config.budget));
             twin.waits = Policies::new(waits.collect());
         }
         twin.windows = vec![Default::default(); config.classes.len()];
@@ -248,7 +247,7 @@ pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usi
 }
 
 fn settings() -> impl Strategy<Value = ClassSettings> {
-    let hold = prop_oneof![Just(0u64), 1u64..40, Just(1000)];
+    let hold = prop_oneof![3 => Just(0u64), 3 => 1u64..40, 3 => Just(1000), 1 => 5000u64..300_000];
     (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2)).prop_map(
         |(hold_ns, burst, weight, bypass)| ClassSettings {
             hold_ns,
@@ -306,7 +305,8 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
 
 /// Packets of a few flows; gaps of 0 are common, and the clock runs backwards now and then.
 fn packets() -> impl Strategy<Value = Vec<Packet>> {
-    let gap = prop_oneof![4 => Just(0i64), 6 => 1i64..30, 1 => Just(2000), 1 => -20i64..0];
+    let gap =
+        prop_oneof![4 => Just(0i64), 6 => 1i64..30, 1 => Just(2000), 1 => 3000i64..100_000, 1 => -20i64..0];
     let kind = prop_oneof![
         5 => Just(Kind::Udp), 4 => Just(Kind::Tcp { syn: false }), 1 => Just(Kind::Tcp { syn: true }), 1 => Just(Kind::Arp)
     ];

@@ -81,6 +81,9 @@ impl Memory {
 /// All that is learned about the packets of a class, and the price that they wait at.
 #[derive(Debug)]
 struct Class {
+    /// The scale of its gaps, and the number of the wheel with that scale.
+    scale: GapScale,
+    wheel: u8,
     learner: Learner,
     steering: Steering,
     /// Packets until the price is set anew.
@@ -90,8 +93,8 @@ struct Class {
 /// The adaptive hold of all classes.
 #[derive(Debug)]
 pub(crate) struct Adaptive {
-    scale: GapScale,
-    waits_ns: WaitsNs,
+    /// By the number of the wheel.
+    wheels: Vec<(GapScale, WaitsNs)>,
     /// The waits after each packet of a block, by its place.
     waits: [Waits; AHEAD],
     flows: Vec<Memory>,
@@ -103,17 +106,25 @@ pub(crate) struct Adaptive {
 impl Adaptive {
     /// For classes with these settings, each of which has that budget for itself.
     pub(crate) fn new(classes: &[ClassSettings], budget: Option<Budget>, knows: Knowledge) -> Self {
-        let longest = classes.iter().map(|c| c.hold_ns).max().unwrap_or(0);
-        let scale = GapScale::new(longest);
-        let class = |c: &ClassSettings| Class {
-            learner: Learner::new(&scale, c.hold_ns, c.burst, knows.train),
-            steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
-            left: Steering::LOOK,
+        let mut wheels: Vec<(GapScale, WaitsNs)> = Vec::new();
+        let class = |c: &ClassSettings| {
+            let scale = GapScale::new(c.hold_ns);
+            let known = wheels.iter().position(|(of, _)| of.shift() == scale.shift());
+            let wheel = known.unwrap_or_else(|| {
+                wheels.push((scale, WaitsNs::new(&scale, Timers::rounding(&scale))));
+                wheels.len() - 1
+            });
+            Class {
+                scale,
+                wheel: wheel as u8,
+                learner: Learner::new(&scale, c.hold_ns, c.burst, knows.train),
+                steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
+                left: Steering::LOOK,
+            }
         };
-        let waits_ns = WaitsNs::new(&scale, Timers::rounding(&scale));
         let classes = classes.iter().map(class).collect();
         let waits = [Waits::NONE; AHEAD];
-        Self { classes, flows: Vec::new(), waits_ns, waits, scale, mask: knows.mask() }
+        Self { classes, flows: Vec::new(), wheels, waits, mask: knows.mask() }
     }
 
     /// Goes by what these counters, one for each class, count from now on.
@@ -137,9 +148,14 @@ impl Adaptive {
         }
     }
 
-    /// The scale of gaps and deadlines.
-    pub(crate) fn scale(&self) -> &GapScale {
-        &self.scale
+    /// The scales of gaps and deadlines: each is that of a wheel.
+    pub(crate) fn scales(&self) -> impl Iterator<Item = &GapScale> {
+        self.wheels.iter().map(|(scale, _)| scale)
+    }
+
+    /// The number of each class's wheel.
+    pub(crate) fn wheels(&self) -> impl Iterator<Item = u8> {
+        self.classes.iter().map(|class| class.wheel)
     }
 
     /// Bytes that are remembered of a flow.
@@ -185,16 +201,19 @@ impl Adaptive {
         let before = if new { NOTHING } else { *memory };
         let mut gap = NEVER;
         if before.context() != NO_CONTEXT {
-            gap = self.scale.bucket(before.last, now);
             if let Some(class) = self.classes.get_mut(usize::from(before.class())) {
+                gap = class.scale.bucket(before.last, now);
                 class.learner.counts().came(before.context(), gap);
             }
+        }
+        let Some(of) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
+        if before.class() != class && gap != NEVER {
+            gap = of.scale.bucket(before.last, now);
         }
         let (context, step) = learner::context(gap, before.step(), learner::kind(frame.info, len));
         let context = context & self.mask;
         *memory = Memory::new(now, step, context, class);
-        let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
-        class.arrived(context, now, stats)
+        of.arrived(context, now, stats)
     }
 
     /// Packets of a block have come, of class 0 and of flows that are known; see [`Adaptive::observe`]. Their
@@ -209,11 +228,12 @@ impl Adaptive {
     ) {
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let flows = block.candidates.get(range.clone()).unwrap_or_default();
-        let Self { scale, flows: memories, classes, mask, waits, .. } = self;
-        let (scale, mask, memories) = (*scale, *mask, memories.as_mut_slice());
+        let Self { flows: memories, classes, mask, waits, .. } = self;
+        let (mask, memories) = (*mask, memories.as_mut_slice());
         let mut packets = frames.iter().zip(flows).zip(waits.get_mut(range).unwrap_or_default());
         let [class, others @ ..] = classes.as_mut_slice() else { return };
         debug_assert!(others.is_empty());
+        let scale = class.scale;
         class.left -= frames.len() as u32;
         // Up to a packet whose waits are to be reckoned anew, all that the loop needs stays in registers.
         loop {
@@ -255,9 +275,10 @@ impl Adaptive {
         self.waits.get(at).copied().unwrap_or(Waits::NONE)
     }
 
-    /// The lengths of all waits.
-    pub(crate) fn waits_ns(&self) -> &WaitsNs {
-        &self.waits_ns
+    /// The lengths of all waits in a wheel.
+    #[inline(always)]
+    pub(crate) fn waits_ns(&self, wheel: u8) -> &WaitsNs {
+        self.wheels.get(usize::from(wheel)).map_or(&WaitsNs::NONE, |(_, waits_ns)| waits_ns)
     }
 
     /// The price of each class, in ns of delay that a packet more in a train is worth.

@@ -56,6 +56,9 @@ impl Waits {
 pub(crate) struct WaitsNs([u64; 2 * WAITS]);
 
 impl WaitsNs {
+    /// Nothing waits.
+    pub(crate) const NONE: Self = Self([0; 2 * WAITS]);
+
     /// To each wait `rounding` is added.
     pub(super) fn new(scale: &GapScale, rounding: u64) -> Self {
         let mut waits = [0; 2 * WAITS];

@@ -5,8 +5,7 @@ use slipstream_core::time::Nanos;
 /// Buckets of gaps, half an octave each; the last one has all that are longer. Also the number of waits: a
 /// wait ends where a bucket does.
 pub(crate) const WAITS: usize = 32;
-/// The longest hold has at least so many units of the scale, and fewer than twice as many, unless it is too
-/// short.
+/// The hold has at least so many units of the scale, and fewer than twice as many, unless it is too short.
 const UNITS: u32 = 12;
 
 /// The scale of gaps: bucket 0 is below one unit.
@@ -19,8 +18,8 @@ pub(crate) struct GapScale {
 
 impl GapScale {
     /// The scale that goes with this hold.
-    pub(crate) fn new(longest_hold_ns: u64) -> Self {
-        let shift = (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1);
+    pub(crate) fn new(hold_ns: u64) -> Self {
+        let shift = (u64::BITS - hold_ns.leading_zeros()).saturating_sub(UNITS + 1);
         const ONE_NS: u32 = 2 * (f64::MAX_EXP as u32 - 1);
         Self { shift, before: ONE_NS + 2 * shift - 1 }
     }

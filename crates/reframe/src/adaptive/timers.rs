@@ -32,14 +32,12 @@ const _: () = assert!(size_of::<Timer>() == 24);
 
 const IDLE: Timer = Timer { due: 0, slot: NEVER, previous: NONE, next: NONE };
 
-/// The wheel.
+/// A wheel, with the scale that its ticks are of.
 #[derive(Debug)]
-pub(crate) struct Timers {
+struct Wheel {
     /// A tick has two to the power of this ns; the bits of a time that are its tick's.
     shift: u32,
     mask: u64,
-    /// By the number of the train.
-    timers: Vec<Timer>,
     /// The first train of each slot.
     heads: Box<[u32; SLOTS]>,
     /// A bit for each slot that has a train, and one for each word of those that is not 0.
@@ -51,21 +49,26 @@ pub(crate) struct Timers {
     limit: u64,
 }
 
+/// The deadlines of all trains, in a wheel for each scale of waits.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// By the number of the train.
+    timers: Vec<Timer>,
+    wheel: Wheel,
+    /// The wheels behind number 0.
+    others: Vec<Wheel>,
+}
+
 impl Timers {
     /// Bytes for a train.
     pub(crate) const BYTES: usize = size_of::<Timer>();
 
-    /// No train waits. Memory for `trains` is reserved.
-    pub(crate) fn new(trains: usize, scale: &GapScale) -> Self {
+    /// No train waits. Memory for `trains` is reserved. Wheel 0 has the first of these scales.
+    pub(crate) fn new<'a>(trains: usize, mut scales: impl Iterator<Item = &'a GapScale>) -> Self {
         Self {
-            shift: scale.shift(),
-            mask: !Self::rounding(scale),
             timers: Vec::with_capacity(trains),
-            heads: Box::new([NONE; SLOTS]),
-            used: [0; WORDS],
-            summary: [0; WORDS / 64],
-            first: NEVER,
-            limit: NEVER,
+            wheel: Wheel::new(scales.next().unwrap_or(&GapScale::new(0))),
+            others: scales.map(Wheel::new).collect(),
         }
     }
 
@@ -80,7 +83,12 @@ impl Timers {
     /// [`Timers::settle`].
     #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
-        Nanos(self.first)
+        if self.others.is_empty() { Nanos(self.wheel.first) } else { self.due_of_many() }
+    }
+
+    #[inline(never)]
+    fn due_of_many(&self) -> Nanos {
+        Nanos(self.others.iter().fold(self.wheel.first, |first, wheel| first.min(wheel.first)))
     }
 
     /// Room for a train of any number below this.
@@ -88,6 +96,96 @@ impl Timers {
     pub(crate) fn cover(&mut self, trains: usize) {
         if self.timers.len() < trains {
             self.timers.resize(trains, IDLE);
+        }
+    }
+
+    /// The deadlines in the wheel with this number.
+    #[inline(always)]
+    pub(crate) fn wheel(&mut self, number: u8) -> Deadlines<'_> {
+        let wheel = match number {
+            0 => &mut self.wheel,
+            other => self.others.get_mut(usize::from(other) - 1).unwrap_or(&mut self.wheel),
+        };
+        Deadlines { wheel, timers: &mut self.timers }
+    }
+
+    /// Lets trains that are first in a wheel, but due later, move on to their places, up to the first that
+    /// is due, which is returned.
+    pub(crate) fn settle(&mut self) -> Option<u32> {
+        let first = self.wheel.settle(&mut self.timers);
+        if self.others.is_empty() { first } else { self.settle_many(first) }
+    }
+
+    #[inline(never)]
+    fn settle_many(&mut self, first: Option<u32>) -> Option<u32> {
+        let Self { timers, wheel, others } = self;
+        let mut first = (first, wheel.first);
+        for wheel in others {
+            let found = (wheel.settle(timers), wheel.first);
+            if found.1 < first.1 {
+                first = found;
+            }
+        }
+        first.0
+    }
+}
+
+/// The deadlines in one wheel.
+pub(crate) struct Deadlines<'a> {
+    wheel: &'a mut Wheel,
+    timers: &'a mut [Timer],
+}
+
+impl Deadlines<'_> {
+    /// A train begins at `now`, is to leave at `wake`, and must not wait beyond `bound`, which is no more
+    /// than the longest hold of the wheel away. Returns false if it can't wait at all, or if trains that are
+    /// due by now must leave first. It must be covered; see [`Timers::cover`].
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, train: u32, now: Nanos, wake: Nanos, bound: Nanos) -> bool {
+        let due = self.wheel.tick(wake.min(bound).0);
+        if due <= now.0 || due >= self.wheel.limit {
+            return false;
+        }
+        self.wheel.add(self.timers, train, due);
+        true
+    }
+
+    /// A packet joins a train at `now`, which is to leave at `wake` from then on, but by `bound` as before.
+    /// Returns false if it is due already, or if others that are must leave first.
+    #[inline(always)]
+    pub(crate) fn join(&mut self, train: u32, now: Nanos, wake: Nanos, bound: Nanos) -> bool {
+        let due = self.wheel.tick(wake.min(bound).0);
+        let Some(timer) = self.timers.get_mut(train as usize) else { return false };
+        if timer.due <= now.0 || due >= self.wheel.limit {
+            return false;
+        }
+        timer.due = due;
+        if due < timer.slot {
+            self.wheel.move_to(self.timers, train, due);
+        }
+        true
+    }
+
+    /// A train has no deadline any more.
+    #[inline]
+    pub(crate) fn clear(&mut self, train: u32) {
+        self.wheel.unlink(self.timers, train);
+        if let Some(timer) = self.timers.get_mut(train as usize) {
+            *timer = IDLE;
+        }
+    }
+}
+
+impl Wheel {
+    fn new(scale: &GapScale) -> Self {
+        Self {
+            shift: scale.shift(),
+            mask: !Timers::rounding(scale),
+            heads: Box::new([NONE; SLOTS]),
+            used: [0; WORDS],
+            summary: [0; WORDS / 64],
+            first: NEVER,
+            limit: NEVER,
         }
     }
 
@@ -108,61 +206,31 @@ impl Timers {
         self.limit = tick.saturating_add((SLOTS as u64) << self.shift);
     }
 
-    /// A train begins at `now`, is to leave at `wake`, and must not wait beyond `bound`, which is no more
-    /// than the longest hold away. Returns false if it can't wait at all, or if trains that are due by now
-    /// must leave first. It must be covered; see [`Timers::cover`].
-    #[inline(always)]
-    pub(crate) fn begin(&mut self, train: u32, now: Nanos, wake: Nanos, bound: Nanos) -> bool {
-        let due = self.tick(wake.min(bound).0);
-        if due <= now.0 || due >= self.limit {
-            return false;
-        }
-        self.add(train, due);
-        true
-    }
-
-    /// A packet joins a train at `now`, which is to leave at `wake` from then on, but by `bound` as before.
-    /// Returns false if it is due already, or if others that are must leave first.
-    #[inline(always)]
-    pub(crate) fn join(&mut self, train: u32, now: Nanos, wake: Nanos, bound: Nanos) -> bool {
-        let due = self.tick(wake.min(bound).0);
-        let limit = self.limit;
-        let Some(timer) = self.timers.get_mut(train as usize) else { return false };
-        if timer.due <= now.0 || due >= limit {
-            return false;
-        }
-        timer.due = due;
-        if due < timer.slot {
-            self.move_to(train, due);
-        }
-        true
-    }
-
     /// Moves a train to an earlier slot.
     #[inline(never)]
-    fn move_to(&mut self, train: u32, due: u64) {
-        self.unlink(train);
-        self.add(train, due);
+    fn move_to(&mut self, timers: &mut [Timer], train: u32, due: u64) {
+        self.unlink(timers, train);
+        self.add(timers, train, due);
     }
 
     /// Puts a train that is in no slot into that of a time, which may become the first.
     #[inline(always)]
-    fn add(&mut self, train: u32, tick: u64) {
-        self.link(train, tick);
+    fn add(&mut self, timers: &mut [Timer], train: u32, tick: u64) {
+        self.link(timers, train, tick);
         if tick < self.first {
             self.set_first(tick);
         }
     }
 
     #[inline(always)]
-    fn link(&mut self, train: u32, tick: u64) {
+    fn link(&mut self, timers: &mut [Timer], train: u32, tick: u64) {
         let slot = self.slot(tick);
         let Some(head) = self.heads.get_mut(slot) else { return };
         let next = core::mem::replace(head, train);
-        if let Some(timer) = self.timers.get_mut(train as usize) {
+        if let Some(timer) = timers.get_mut(train as usize) {
             *timer = Timer { due: tick, slot: tick, previous: NONE, next };
         }
-        match self.timers.get_mut(next as usize) {
+        match timers.get_mut(next as usize) {
             Some(next) => next.previous = train,
             None => self.begin_slot(slot),
         }
@@ -179,25 +247,16 @@ impl Timers {
         }
     }
 
-    /// A train has no deadline any more.
-    #[inline]
-    pub(crate) fn clear(&mut self, train: u32) {
-        self.unlink(train);
-        if let Some(timer) = self.timers.get_mut(train as usize) {
-            *timer = IDLE;
-        }
-    }
-
     #[inline(always)]
-    fn unlink(&mut self, train: u32) {
-        let Some(&Timer { previous, next, slot, .. }) = self.timers.get(train as usize) else { return };
+    fn unlink(&mut self, timers: &mut [Timer], train: u32) {
+        let Some(&Timer { previous, next, slot, .. }) = timers.get(train as usize) else { return };
         if slot == NEVER {
             return;
         }
-        if let Some(next) = self.timers.get_mut(next as usize) {
+        if let Some(next) = timers.get_mut(next as usize) {
             next.previous = previous;
         }
-        match self.timers.get_mut(previous as usize) {
+        match timers.get_mut(previous as usize) {
             Some(previous) => previous.next = next,
             None => self.set_head(slot, next),
         }
@@ -252,14 +311,13 @@ impl Timers {
         None
     }
 
-    /// Lets trains that are first in the wheel, but due later, move on to their places, up to the first that
-    /// is due, which is returned.
-    pub(crate) fn settle(&mut self) -> Option<u32> {
+    /// See [`Timers::settle`].
+    fn settle(&mut self, timers: &mut [Timer]) -> Option<u32> {
         while self.first != NEVER {
             let tick = self.first;
             let slot = self.slot(tick);
             let mut at = self.heads.get(slot).copied().unwrap_or(NONE);
-            while let Some(timer) = self.timers.get_mut(at as usize) {
+            while let Some(timer) = timers.get_mut(at as usize) {
                 let (due, next) = (timer.due, timer.next);
                 if due == tick {
                     // Those before it have gone.
@@ -270,7 +328,7 @@ impl Timers {
                     return Some(at);
                 }
                 // It is due later than anything that `first` may become by its going.
-                self.link(at, due);
+                self.link(timers, at, due);
                 at = next;
             }
             self.set_head(tick, NONE);
@@ -288,40 +346,42 @@ mod tests {
         /// Against a list that is searched from end to end.
         #[test]
         fn the_first_is_found(
-            hold in prop_oneof![100u64..5000, 8000u64..10_000_000],
+            holds in prop::collection::vec(prop_oneof![100u64..5000, 8000u64..10_000_000], 1..4),
             steps in prop::collection::vec((0u32..12, 0u64..1000, 0u64..1000, 0u8..5), 0..300),
         ) {
-            let scale = GapScale::new(hold);
-            let mut timers = Timers::new(4, &scale);
+            let scales: Vec<GapScale> = holds.iter().map(|hold| GapScale::new(*hold)).collect();
+            let mut timers = Timers::new(4, scales.iter());
+            let wheel = |train: u32| train as usize % holds.len();
             let mut twin: Vec<(u64, u32)> = Vec::new();
             let (mut now, mut bounds) = (0, [Nanos(0); 12]);
             for (train, gap, wait, what) in steps {
+                let (at, hold) = (wheel(train), holds[wheel(train)]);
                 now += hold * gap * gap / 4_000_000;
                 while let Some(first) = timers.settle().filter(|_| timers.due().0 <= now) {
                     let due = twin.iter().map(|t| t.0).min().unwrap();
                     prop_assert!(twin.contains(&(due, first)) && due == timers.due().0);
-                    timers.clear(first);
+                    timers.wheel(wheel(first) as u8).clear(first);
                     twin.retain(|t| t.1 != first);
                 }
                 prop_assert!(twin.iter().all(|t| t.0 > now));
                 if what == 0 {
-                    timers.clear(train);
+                    timers.wheel(at as u8).clear(train);
                     twin.retain(|t| t.1 != train);
                 } else {
                     let wait = 1 + hold * wait / 1000;
-                    let wake = Nanos(now + wait + Timers::rounding(&scale));
+                    let wake = Nanos(now + wait + Timers::rounding(&scales[at]));
                     let known = twin.iter().any(|t| t.1 == train);
                     let bound = if known { bounds[train as usize] } else { Nanos(now + hold) };
                     bounds[train as usize] = bound;
                     // The first tick that begins no earlier than the wait ends, but no tick behind the bound.
-                    let tick = 1 << timers.shift;
+                    let tick = 1 << scales[at].shift();
                     let end = (now + wait).div_ceil(tick) * tick;
                     let due = end.min(bound.0 / tick * tick);
                     timers.cover(train as usize + 1);
                     if known {
-                        prop_assert!(timers.join(train, Nanos(now), wake, bound));
+                        prop_assert!(timers.wheel(at as u8).join(train, Nanos(now), wake, bound));
                     } else {
-                        prop_assert_eq!(timers.begin(train, Nanos(now), wake, bound), due > now);
+                        prop_assert_eq!(timers.wheel(at as u8).begin(train, Nanos(now), wake, bound), due > now);
                     }
                     twin.retain(|t| t.1 != train);
                     if due > now {
