@@ -98,12 +98,13 @@ impl FromStr for Moment {
                 .map(Self::At)
                 .ok_or_else(|| format!("{text:?} is no number of seconds since 1970, as in @1714564800.5"));
         }
-        if text.contains('-') {
-            return date(text).map(Self::At).ok_or_else(|| {
+        match text.parse::<Duration>() {
+            // A dash is in every date, and in a duration such as 1e-3s.
+            Err(_) if text.contains('-') => date(text).map(Self::At).ok_or_else(|| {
                 format!("{text:?} is no date in UTC, as in 2024-05-01 or 2024-05-01T12:00:00.5Z")
-            });
+            }),
+            duration => duration.map(|d| Self::After(d.0)),
         }
-        text.parse::<Duration>().map(|d| Self::After(d.0))
     }
 }
 
@@ -261,6 +262,7 @@ mod tests {
         assert_eq!(range("10s..1min"), both(Moment::After(10 * s), Moment::After(60 * s)));
         assert_eq!(range("0..2s"), both(Moment::After(0), Moment::After(2 * s)));
         assert_eq!(range("..5ms"), Ok(TimeRange { from: None, to: Some(Moment::After(5_000_000)) }));
+        assert_eq!(range("1e-3s..2e-3s"), both(Moment::After(1_000_000), Moment::After(2_000_000)));
         assert_eq!(range("@1.25.."), Ok(TimeRange { from: Some(Moment::At(1_250_000_000)), to: None }));
         assert_eq!(range("@5..1s"), both(Moment::At(5 * s), Moment::After(s)));
         // GNU date's seconds for these.
