@@ -200,11 +200,11 @@ impl Adaptive {
         let Some(memory) = self.flows.get_mut(frame.flow as usize) else { return Waits::NONE };
         let before = if new { NOTHING } else { *memory };
         let mut gap = NEVER;
-        if before.context() != NO_CONTEXT {
-            if let Some(class) = self.classes.get_mut(usize::from(before.class())) {
-                gap = class.scale.bucket(before.last, now);
-                class.learner.counts().came(before.context(), gap);
-            }
+        if before.context() != NO_CONTEXT
+            && let Some(class) = self.classes.get_mut(usize::from(before.class()))
+        {
+            gap = class.scale.bucket(before.last, now);
+            class.learner.counts().came(before.context(), gap);
         }
         let Some(of) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
         if before.class() != class && gap != NEVER {
