@@ -247,7 +247,7 @@ pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usi
 }
 
 fn settings() -> impl Strategy<Value = ClassSettings> {
-    let hold = prop_oneof![3 => Just(0u64), 3 => 1u64..40, 3 => Just(1000), 1 => 5000u64..300_000];
+    let hold = prop_oneof![2 => Just(0u64), 2 => 1u64..40, 1 => Just(1000), 2 => 5000u64..300_000];
     (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2)).prop_map(
         |(hold_ns, burst, weight, bypass)| ClassSettings {
             hold_ns,

@@ -371,6 +371,12 @@ impl Learner {
         }
     }
 
+    /// Gaps that were counted behind packets of a context, by bucket.
+    #[cfg(test)]
+    pub(super) fn gaps(&self, context: u16) -> [u16; WAITS] {
+        self.contexts[usize::from(context)].gaps
+    }
+
     /// What each packet is counted in.
     #[inline(always)]
     pub(super) fn counts(&mut self) -> Counts<'_> {

@@ -199,15 +199,13 @@ impl Adaptive {
     ) -> Waits {
         let Some(memory) = self.flows.get_mut(frame.flow as usize) else { return Waits::NONE };
         let before = if new { NOTHING } else { *memory };
-        let mut gap = NEVER;
-        if before.context() != NO_CONTEXT
-            && let Some(class) = self.classes.get_mut(usize::from(before.class()))
-        {
+        let (mut gap, known) = (NEVER, before.context() != NO_CONTEXT);
+        if known && let Some(class) = self.classes.get_mut(usize::from(before.class())) {
             gap = class.scale.bucket(before.last, now);
             class.learner.counts().came(before.context(), gap);
         }
         let Some(of) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
-        if before.class() != class && gap != NEVER {
+        if known && before.class() != class {
             gap = of.scale.bucket(before.last, now);
         }
         let (context, step) = learner::context(gap, before.step(), learner::kind(frame.info, len));
@@ -313,5 +311,33 @@ impl Budget {
     /// The budget of a class with this hold where none is set: a mean delay of a quarter of it.
     pub(crate) fn usual(hold_ns: u64) -> Self {
         Self::Delay((hold_ns / 4).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReframeConfig;
+
+    /// A flow comes back in another class, whose hold is far longer: to the first class the gap is too long
+    /// to be told, and to the second one it is short.
+    #[test]
+    fn a_gap_counts_to_each_class_on_its_own_scale() {
+        const GAP_NS: u64 = 1_000_000;
+        let class = |hold_ns| ClassSettings { hold_ns, ..ReframeConfig::default().default };
+        let classes = [class(1_000), class(100_000_000)];
+        let mut adaptive = Adaptive::new(&classes, None, Knowledge::default());
+        adaptive.cover(1);
+        let frame = Frame::default();
+        adaptive.observe(&frame, true, 0, 60, Nanos(0), None);
+        let first = adaptive.flows[0].context();
+        adaptive.observe(&frame, false, 1, 60, Nanos(GAP_NS), None);
+        let gaps = |class: usize| adaptive.classes[class].learner.gaps(first);
+        assert_eq!(gaps(0)[NEVER as usize], 1);
+        assert_eq!(gaps(1).iter().sum::<u16>(), 0);
+        let bucket = GapScale::new(100_000_000).bucket(Nanos(0), Nanos(GAP_NS));
+        assert!((8..16).contains(&bucket), "{bucket}");
+        let kind = learner::kind(frame.info, 60);
+        assert_eq!(adaptive.flows[0].context(), learner::context(bucket, NOTHING.step(), kind).0);
     }
 }
