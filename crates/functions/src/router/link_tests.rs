@@ -358,6 +358,50 @@ fn forged_sources_are_dropped_where_that_is_asked_for() {
     }
 }
 
+/// The addresses of a pool belong to what translates behind its port, from where they come back to another
+/// inside host. Nobody behind another port sends from them: they would go out as if they had been translated.
+#[test]
+fn addresses_of_a_pool_are_forged_behind_other_ports() {
+    let all = [
+        "lan 10.0.0.1/24 2001:db8:a::1/64 02:00:00:00:00:01",
+        "wan 192.0.2.1/24 2001:db8::1/64 02:00:00:00:00:02",
+    ];
+    let routes = "default via 192.0.2.254 mac 02:00:00:00:07:02\n2001:db8:8::/48 via 2001:db8::fe\n";
+    let at = |v4: [u8; 4], v6: &str| (be(v4), address(v6));
+    let host = at([10, 0, 0, 7], "2001:db8:a::7");
+    let pool = at([192, 0, 2, 8], "2001:db8::8");
+    let far = at([8, 8, 8, 8], "2001:db8:8::8");
+    let (off, loose, strict) = (ReversePath::Off, ReversePath::Loose, ReversePath::Strict);
+    for (port, src, dst, way, passes) in [
+        (0, pool, far, off, true),
+        (0, pool, far, loose, true),
+        (0, pool, far, strict, false),
+        (0, host, far, strict, true),
+        (0, host, pool, strict, true),
+        // Back from what translates it, to another inside host.
+        (1, pool, host, strict, true),
+    ] {
+        let mut interfaces = super::interfaces(all.into_iter()).unwrap();
+        interfaces[1].proxied = vec!["192.0.2.8/30".parse().unwrap(), "2001:db8::8/126".parse().unwrap()];
+        let mut router = Router::with_defaults(interfaces, 3);
+        router.reverse_path = way;
+        let fib = Fib::build(&router.interfaces, Routes::parse(routes).unwrap().routes()).unwrap();
+        router.install(fib, Nanos(0));
+        let mut links = Links { stage: PerPacket::new(router), pool: Pool::new(), now: 0 };
+        let (IpAddr::V6(src6), IpAddr::V6(dst6)) = (src.1, dst.1) else { unreachable!() };
+        for packet in [ipv4(17, src.0, dst.0, &udp(1, 2, b"x")), ipv6(17, src6, dst6, &udp(1, 2, b"x"))] {
+            let mut frame = framed(port + 1, &packet);
+            if port == 1 {
+                // The router itself was the last that sent it.
+                frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+            }
+            links.send(port, &frame);
+        }
+        let dropped: u64 = links.stage.drops().iter().map(|(_, n)| n).sum();
+        assert_eq!(dropped, if passes { 0 } else { 2 }, "{src:?} > {dst:?} by {port}, {way:?}");
+    }
+}
+
 /// RFC 4291 §2.6.1: the network address of each network is one of the router's own.
 #[test]
 fn the_anycast_address_of_routers_is_answered_for() {

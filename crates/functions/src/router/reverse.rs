@@ -35,7 +35,8 @@ impl ReversePath {
 
 impl Router {
     /// Returns true if packets from this source may come by this port. Link-local addresses are on every
-    /// link; those of the router's own, and those that are translated, are judged elsewhere.
+    /// link; those of the router's own are judged elsewhere, as are those that are translated behind this
+    /// port: what translates them may send from them, and nobody behind another port.
     #[inline]
     pub(super) fn may_come_by(&self, port: u8, src: IpAddr) -> bool {
         self.reverse_path == ReversePath::Off || self.has_way_back(port, src)
@@ -44,10 +45,10 @@ impl Router {
     #[inline(never)]
     fn has_way_back(&self, port: u8, src: IpAddr) -> bool {
         match self.fib.look_up(src) {
-            Some(Hop::Link(back) | Hop::Gateway(back, _)) => {
+            Some(Hop::Link(back) | Hop::Gateway(back, _) | Hop::Translated(back)) => {
                 back == port || self.reverse_path == ReversePath::Loose || is_link_local(src)
             }
-            Some(Hop::Own | Hop::Translated(_)) => true,
+            Some(Hop::Own) => true,
             _ => is_link_local(src),
         }
     }
