@@ -44,6 +44,11 @@ pub enum Message {
         /// The offset of the field from the start of the packet, in bytes.
         pointer: u32,
     },
+    /// An option is unknown, and its type asks for this error (RFC 8200 §4.2).
+    UnknownOption {
+        /// The offset of the option's type from the start of the packet, in bytes.
+        pointer: u32,
+    },
 }
 
 impl Message {
@@ -58,7 +63,7 @@ impl Message {
             // RFC 1191 §4: the MTU is in the lower 16 bits.
             Self::TooBig { mtu } => ([3, 4], mtu.min(0xffff)),
             // The pointer is in the uppermost 8 bits; a header of IPv4 is shorter.
-            Self::ParameterProblem { pointer } => ([12, 0], pointer << 24),
+            Self::ParameterProblem { pointer } | Self::UnknownOption { pointer } => ([12, 0], pointer << 24),
         }
     }
 
@@ -71,6 +76,7 @@ impl Message {
             Self::PortUnreachable => ([1, 4], 0),
             Self::TooBig { mtu } => ([2, 0], mtu),
             Self::ParameterProblem { pointer } => ([4, 0], pointer),
+            Self::UnknownOption { pointer } => ([4, 2], pointer),
         }
     }
 }

@@ -70,6 +70,14 @@ fn messages() {
                 pointer: 42,
             }),
         ),
+        (
+            UnknownOption { pointer: 42 },
+            Icmpv4Type::ParameterProblem(icmpv4::ParameterProblemHeader::PointerIndicatesError(42)),
+            Icmpv6Type::ParameterProblem(icmpv6::ParameterProblemHeader {
+                code: icmpv6::ParameterProblemCode::UnrecognizedIpv6Option,
+                pointer: 42,
+            }),
+        ),
     ] {
         let out = answered(message, &v4).unwrap();
         assert!(is_right(&out));

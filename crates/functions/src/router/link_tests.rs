@@ -261,6 +261,60 @@ fn a_routing_header_leads_nowhere() {
     assert_eq!(links.pool.live(), 0);
 }
 
+/// RFC 8200 §4.2: the type of an option that is unknown says what becomes of a packet to the router. An echo
+/// reply has none of the extension headers of its request: options that the sender of the request may not
+/// know either, a routing header, or a fragment header.
+#[test]
+fn echo_replies_have_no_extension_headers() {
+    let mut links = Links::new(INTERFACES, "");
+    let (host, own): (Ipv6Addr, Ipv6Addr) =
+        ("2001:db8:a::7".parse().unwrap(), "2001:db8:a::1".parse().unwrap());
+    is_known(&mut links, "2001:db8:a::7", "2001:db8:a::1");
+    let request = echo(128, 7, b"payload");
+    let option = |next: u8, kind: u8| [next, 0, kind, 4, 0, 0, 0, 0];
+    let reply = Some(([129, 0], 0x0007_0001));
+    let problem = |pointer: u32| Some(([4, 2], pointer));
+    // Options of both kinds, and a routing header and a fragment header that do nothing any more.
+    let all =
+        [option(60, 5), option(43, 0x1e), [44, 0, 0, 0, 0, 0, 0, 0], [58, 0, 0, 0, 0, 0, 0, 5]].concat();
+    for (next, headers, expected) in [
+        (58, vec![], reply),
+        (0, option(58, 1).to_vec(), reply),
+        (60, option(58, 0x1e).to_vec(), reply),
+        (43, vec![58, 0, 0, 0, 0, 0, 0, 0], reply),
+        (44, vec![58, 0, 0, 0, 0, 0, 0, 5], reply),
+        (0, all, reply),
+        (60, option(58, 0x5e).to_vec(), None),
+        (60, option(58, 0x9e).to_vec(), problem(42)),
+        (60, option(58, 0xde).to_vec(), problem(42)),
+        (0, [option(60, 1), option(58, 0xbe)].concat(), problem(50)),
+        (60, vec![58, 0, 0, 0, 0, 0xbe, 1, 0], problem(45)),
+        // A jumbogram's option has its place among those of each hop, and its own length.
+        (60, option(58, 0xc2).to_vec(), problem(42)),
+        (60, vec![58, 0, 1, 5, 0, 0, 0, 0], None),
+        (60, vec![58, 0, 1, 3, 0, 0, 0, 0x1e], None),
+    ] {
+        let packet = ipv6(next, host, own, &[&headers[..], &request].concat());
+        let out = links.send(0, &framed(1, &packet));
+        let told = out.first().map(|(_, frame)| {
+            let read = classify(LinkType::Ethernet, frame).unwrap();
+            assert_eq!(verify_transport(frame, &read), Verdict::Right);
+            assert_eq!((frame[20], read.key.src(), read.key.dst()), (58, own.into(), host.into()));
+            let behind = if frame[54] == 129 { &request[8..] } else { &packet[..] };
+            assert_eq!(&frame[62..], behind, "{headers:?}");
+            assert_eq!(usize::from(be16(frame, 18).unwrap()), frame.len() - 54);
+            ([frame[54], frame[55]], be32(frame, 58).unwrap())
+        });
+        assert_eq!(told, expected, "{headers:?}");
+    }
+    // Nobody is told about what was sent to many.
+    let packet = ipv6(60, host, "ff02::1".parse().unwrap(), &[&option(58, 0x9e)[..], &request].concat());
+    assert!(links.send(0, &framed(1, &packet)).is_empty());
+    let dropped: Vec<_> = links.stage.drops().iter().collect();
+    assert_eq!(dropped, [(DropReason::Malformed, 2), (DropReason::Unsupported, 7), (DropReason::Local, 8)]);
+    assert_eq!(links.pool.live(), 0);
+}
+
 /// RFC 4291 §2.5.5.2: IPv4 addresses in IPv6's form stay within a host.
 #[test]
 fn mapped_addresses_are_on_no_link() {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use slipstream_wire::checksum::{Delta, Verdict as Sum, fill_ip, verify_transport};
-use slipstream_wire::protocol::{ICMP, ICMPV6, ROUTING, UDP};
+use slipstream_wire::protocol::{DESTINATION_OPTIONS, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, UDP};
 use slipstream_wire::view::{Extension, Ipv6};
 use slipstream_wire::{Flags, Headers, LinkType, classify};
 
@@ -23,19 +23,59 @@ use slipstream_core::stage::{DropReason, Verdict};
 /// First word of an echo request, and of its reply.
 const ECHO_V4: (u16, u16) = (8 << 8, 0);
 const ECHO_V6: (u16, u16) = (128 << 8, 129 << 8);
+/// Bytes of an IPv6 header without extensions.
+const IPV6_HEADER: usize = 40;
 /// Time to live of what the router sends.
 const LIVES: u8 = 64;
 
-/// The offset of the type of an IPv6 packet's routing header by which the packet is to go on from here: the
-/// router knows no type of them (RFC 8200 §4.4), nor type 0 any more (RFC 5095 §3). One that has led the
-/// packet to its end is passed over.
-fn routing_type(ip: &[u8]) -> Option<u32> {
+/// Why the extension headers of an IPv6 packet have the router not take it, and what its sender is told.
+type Refused = (DropReason, Option<Message>);
+
+/// Checks the extension headers of a packet for the router in their order (RFC 8200 §4.1): the options, and
+/// that no routing header is to lead on from here. The router knows no type of them (RFC 8200 §4.4), nor type
+/// 0 any more (RFC 5095 §3). One that has led the packet to its end is passed over.
+fn check_extensions(ip: &[u8]) -> Result<(), Refused> {
     const TYPE: usize = 2;
     const SEGMENTS_LEFT: usize = 3;
-    let left = |header: &Extension<'_>| header.bytes.get(SEGMENTS_LEFT).copied().unwrap_or(0);
-    let ip = Ipv6::new_unchecked(ip);
-    let leads_on = ip.extensions().find(|header| header.protocol == ROUTING && left(header) > 0);
-    leads_on.map(|header| (header.at + TYPE) as u32)
+    for header in Ipv6::new_unchecked(ip).extensions() {
+        let leads_on = || header.bytes.get(SEGMENTS_LEFT).is_some_and(|left| *left > 0);
+        match header.protocol {
+            HOP_BY_HOP | DESTINATION_OPTIONS => check_options_v6(&header)?,
+            ROUTING if leads_on() => {
+                let pointer = (header.at + TYPE) as u32;
+                return Err((DropReason::Unsupported, Some(Message::ParameterProblem { pointer })));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks the options of a header: the uppermost bits of the type of one that is unknown say what becomes of
+/// the packet (RFC 8200 §4.2).
+fn check_options_v6(header: &Extension<'_>) -> Result<(), Refused> {
+    const PAD1: u8 = 0;
+    const JUMBO: u8 = 0xc2;
+    let mut at = 2;
+    while let Some(kind) = header.bytes.get(at).copied() {
+        if kind == PAD1 {
+            at += 1;
+            continue;
+        }
+        let length = header.bytes.get(at + 1).map(|length| usize::from(*length));
+        let end = length.map(|length| at + 2 + length).filter(|end| *end <= header.bytes.len());
+        let is_known = kind == JUMBO && header.protocol == HOP_BY_HOP;
+        match (end, kind >> 6) {
+            (None, _) => return Err((DropReason::Malformed, None)),
+            (Some(_), 1) => return Err((DropReason::Unsupported, None)),
+            (Some(_), 2..) if !is_known => {
+                let pointer = (header.at + at) as u32;
+                return Err((DropReason::Unsupported, Some(Message::UnknownOption { pointer })));
+            }
+            (Some(end), _) => at = end,
+        }
+    }
+    Ok(())
 }
 
 impl Router {
@@ -69,9 +109,8 @@ impl Router {
         // The outer headers, whatever the flow key is of.
         let Ok(headers) = classify(link, data) else { return Verdict::drop(DropReason::Malformed) };
         let group = headers.key.dst().is_multicast();
-        if v6 && let Some(pointer) = routing_type(ip) {
-            let problem = Message::ParameterProblem { pointer };
-            return self.refuse(fx, frame, DropReason::Unsupported, Some(problem));
+        if v6 && let Err((reason, message)) = check_extensions(ip) {
+            return self.refuse(fx, frame, reason, message);
         }
         let kind = data.get(usize::from(headers.l4)).copied();
         match (headers.key.protocol(), kind) {
@@ -94,7 +133,8 @@ impl Router {
     }
 
     /// Answers an echo request (RFC 1122 §3.2.2.6, RFC 4443 §4.2), from the address that was asked; from a
-    /// unicast one of the interface where that is an anycast address.
+    /// unicast one of the interface where that is an anycast address. Extension headers are the request's
+    /// alone: the reply has none.
     fn echo(
         &mut self,
         fx: &mut FunctionContext<'_, '_>,
@@ -109,11 +149,16 @@ impl Router {
         let start = self.start();
         let mut packet = std::mem::take(&mut self.message);
         packet.clear();
-        packet.extend_from_slice(data.get(start..start + total as usize).unwrap_or_default());
         let (src, dst) = (headers.key.src(), headers.key.dst());
+        let ip = data.get(start..start + total as usize).unwrap_or_default();
+        let request_at = usize::from(headers.l4) - start;
+        let l4 = if src.is_ipv6() { IPV6_HEADER } else { request_at };
+        packet.extend_from_slice(ip.get(..l4).unwrap_or_default());
+        packet.extend_from_slice(ip.get(request_at..).unwrap_or_default());
+        // A jumbogram's reply would be one, too: there is none.
+        let payload = u16::try_from(packet.len().saturating_sub(l4)).ok();
         let unicast = || self.source(fx.cx.input, src).unwrap_or(dst);
         let from = if self.own.contains(&dst) { dst } else { unicast() };
-        let l4 = usize::from(headers.l4) - start;
         let (request, reply) = if src.is_ipv6() { ECHO_V6 } else { ECHO_V4 };
         let whole = match (src, from) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -122,7 +167,8 @@ impl Router {
                     && put(&mut packet, 16, &a.octets())
             }
             (IpAddr::V6(a), IpAddr::V6(b)) => {
-                put(&mut packet, 7, &[LIVES])
+                payload.is_some_and(|length| put(&mut packet, 4, &length.to_be_bytes()))
+                    && put(&mut packet, 6, &[ICMPV6, LIVES])
                     && put(&mut packet, 8, &b.octets())
                     && put(&mut packet, 24, &a.octets())
             }
