@@ -261,6 +261,37 @@ fn a_routing_header_leads_nowhere() {
     assert_eq!(links.pool.live(), 0);
 }
 
+/// Who is told that nobody listens at a port has sent the datagram as it came (RFC 1122 §4.1.3.4, RFC 8200
+/// §8.1).
+#[test]
+fn nobody_is_told_about_damaged_datagrams() {
+    let mut links = Links::new(INTERFACES, "");
+    let own: [IpAddr; 2] = ["10.0.0.1", "2001:db8:a::1"].map(address);
+    is_known(&mut links, "10.0.0.7", "10.0.0.1");
+    is_known(&mut links, "2001:db8:a::7", "2001:db8:a::1");
+    let [IpAddr::V4(four), IpAddr::V6(six)] = own else { unreachable!() };
+    let v4 = ipv4(17, be([10, 0, 0, 7]), four.into(), &udp(1, 2, b"data"));
+    let v6 = ipv6(17, "2001:db8:a::7".parse().unwrap(), six, &udp(1, 2, b"data"));
+    let without = |packet: &[u8], sum: usize| {
+        let mut packet = packet.to_vec();
+        packet[sum..sum + 2].fill(0);
+        packet
+    };
+    let wrong = |packet: &[u8]| [&packet[..packet.len() - 1], b"x"].concat();
+    for (packet, told) in [
+        (v4.clone(), true),
+        (v6.clone(), true),
+        (wrong(&v4), false),
+        (wrong(&v6), false),
+        (without(&v4, 26), true),
+        (without(&v6, 46), false),
+    ] {
+        assert_eq!(links.send(0, &framed(1, &packet)).len(), usize::from(told), "{packet:x?}");
+    }
+    let dropped: Vec<_> = links.stage.drops().iter().collect();
+    assert_eq!(dropped[0], (DropReason::Malformed, 3));
+}
+
 /// RFC 8200 §4.2: the type of an option that is unknown says what becomes of a packet to the router. An echo
 /// reply has none of the extension headers of its request: options that the sender of the request may not
 /// know either, a routing header, or a fragment header.

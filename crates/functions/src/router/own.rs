@@ -78,6 +78,16 @@ fn check_options_v6(header: &Extension<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
+/// Says that a datagram was changed on its way, so that nobody is told about it (RFC 1122 §4.1.3.4). With
+/// IPv6 it has a checksum (RFC 8200 §8.1).
+fn is_wrong_udp(data: &[u8], headers: &Headers, v6: bool) -> bool {
+    match verify_transport(data, headers) {
+        Sum::Wrong => true,
+        Sum::Absent => v6,
+        _ => false,
+    }
+}
+
 impl Router {
     /// An ARP packet.
     pub(super) fn take_arp(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
@@ -127,6 +137,7 @@ impl Router {
             _ if group => Verdict::drop(DropReason::Unsupported),
             (ICMP, Some(8)) if !v6 => self.echo(fx, frame, &headers, total),
             (ICMPV6, Some(128)) if v6 => self.echo(fx, frame, &headers, total),
+            (UDP, _) if is_wrong_udp(data, &headers, v6) => Verdict::drop(DropReason::Malformed),
             (UDP, _) => self.refuse(fx, frame, DropReason::Local, Some(Message::PortUnreachable)),
             _ => Verdict::drop(DropReason::Local),
         }
