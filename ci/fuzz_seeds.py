@@ -225,6 +225,8 @@ def main():
     for how in (1, 5):
         record = struct.pack("=IIIIQQ", 60, 60, 0, 1, 9, 9) + bytes(60)
         write("shm", f"ring-{how}", bytes([how]) + struct.pack("=Q", 128) + record.ljust(512, b"\0") + struct.pack("=Q", 64))
+    # Two packets without a byte at the time 0, in pcap.
+    write("capture_round_trip", "empty", bytes(30))
     for name, data in captures():
         write("capture", name, data)
         write("capture_parts", name, bytes([60, 2, 20]) + data)

@@ -222,7 +222,9 @@ impl CaptureWriter {
 
     /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was
     /// captured. It is written as it is, be it longer than the interface's snap length (see
-    /// [`with_longer_packets`](Self::with_longer_packets)) or than `original_len`.
+    /// [`with_longer_packets`](Self::with_longer_packets)) or than `original_len`. A packet that has no byte,
+    /// on the wire either, is written one nanosecond later where its record in pcap would be taken for none,
+    /// as at the time 0, at which it would be nothing but zeros.
     ///
     /// # Errors
     ///
@@ -236,9 +238,39 @@ impl CaptureWriter {
         original_len: u32,
         data: &[u8],
     ) -> Result<(), CaptureError> {
-        if interface as usize >= self.interfaces.len() || data.len() > MAX_CAPTURED as usize {
+        // Of no bytes, too: one less than none is more than any.
+        let unusual = data.len().wrapping_sub(1) >= MAX_CAPTURED as usize;
+        if interface as usize >= self.interfaces.len() || unusual {
+            return self.write_unusual(interface, time, original_len, data);
+        }
+        self.record(interface, time, original_len, data)
+    }
+
+    /// As [`CaptureWriter::write`], of a packet that has no bytes or can't be written.
+    #[cold]
+    fn write_unusual(
+        &mut self,
+        interface: u32,
+        time: Nanos,
+        original_len: u32,
+        data: &[u8],
+    ) -> Result<(), CaptureError> {
+        if interface as usize >= self.interfaces.len() || !data.is_empty() {
             return Err(self.refused(interface, data.len()));
         }
+        let is_taken = self.format == Format::PcapNg || pcap::is_taken_for_record(time, original_len);
+        self.record(interface, if is_taken { time } else { Nanos(time.0 + 1) }, original_len, data)
+    }
+
+    /// Writes the record of a packet.
+    #[inline]
+    fn record(
+        &mut self,
+        interface: u32,
+        time: Nanos,
+        original_len: u32,
+        data: &[u8],
+    ) -> Result<(), CaptureError> {
         let captured = data.len() as u32;
         match self.format {
             Format::Pcap => {

@@ -99,3 +99,39 @@ fn of_a_compressed_file_there_is_what_was_published() {
         assert!(any > 5);
     }
 }
+
+/// A packet without a byte may be all that a record of pcap says nothing of: zeros, or as the header of a
+/// file. It is read as a packet nonetheless, and so are those behind it.
+#[test]
+fn empty_packets_of_any_time_are_read_again() {
+    let version = |seconds: u32, nanos: u64| u64::from(seconds) * 1_000_000_000 + nanos;
+    let magics = [0xa1b2_c3d4_u32, 0xa1b2_3c4d, 0xa1b2_cd34];
+    let headers = magics.into_iter().flat_map(|magic| {
+        let big = u64::from(u32::from_le_bytes([0, 2, 0, 4]));
+        [version(magic, 4 << 16 | 2), version(magic.swap_bytes(), big)]
+    });
+    let times: Vec<u64> = [0, 0, 1].into_iter().chain(headers).collect();
+    for format in [Format::Pcap, Format::PcapNg] {
+        let disk = Disk(1 << 20, Arc::default());
+        let options = WriterOptions { format, compression: Compression::None };
+        let mut writer = CaptureWriter::to_writer(disk.clone(), "disk", options).unwrap();
+        writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
+        for time in &times {
+            writer.write(0, Nanos(*time), 0, &[]).unwrap();
+            writer.write(0, Nanos(*time), 60, &[]).unwrap();
+            writer.write(0, Nanos(*time), 1, &[0]).unwrap();
+        }
+        writer.finish().unwrap();
+        let written = disk.1.lock().unwrap().clone();
+        let mut reader = CaptureReader::from_reader(io::Cursor::new(written), "disk").unwrap();
+        for time in &times {
+            for (wire, len) in [(0, 0), (60, 0), (1, 1)] {
+                let record = reader.next_record().unwrap().unwrap();
+                assert_eq!((record.original_len, record.data.len()), (wire, len), "{format:?} {time}");
+                let later = u64::from(format == Format::Pcap && wire == 0 && *time != 1);
+                assert_eq!(record.time.0, time + later, "{format:?}");
+            }
+        }
+        assert!(reader.next_record().unwrap().is_none() && reader.damage().is_none());
+    }
+}
