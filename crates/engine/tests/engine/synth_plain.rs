@@ -130,6 +130,40 @@ fn ranks_follow_zipf() {
 }
 
 #[test]
+fn no_rank_has_more_than_half() {
+    // The last exponent gives the first of 100 ranks a share of 0.5 - 1e-9: drawing until it doesn't come
+    // again would take for ever.
+    for (n, exponent) in [(2, 1.0), (3, 1.5), (10, 2.0), (100, 1.8), (1000, 5.0), (100, 1.698541672225933)] {
+        let packets = 50_000;
+        let seen = all(SynthConfig {
+            zipf: exponent,
+            flows: n,
+            packets,
+            size: Size::Fixed(60),
+            seed: 5,
+            ..config()
+        });
+        let mut counts: HashMap<usize, f64> = HashMap::new();
+        for f in flow_numbers(&seen) {
+            *counts.entry(f).or_default() += 1.0;
+        }
+        let mut counts: Vec<f64> = counts.into_values().collect();
+        counts.sort_by(|a, b| b.total_cmp(a));
+        let weights: Vec<f64> = (1..=n).map(|r| f64::from(r).powf(-exponent)).collect();
+        let others: f64 = weights.iter().skip(1).sum();
+        // A first rank whose share would be a half or more has half, the others the rest in proportion.
+        let expected = weights.iter().enumerate().map(|(i, w)| if i == 0 { 0.5 } else { 0.5 * w / others });
+        for (rank, (expected, count)) in expected.zip(&counts).enumerate().take(5) {
+            let share = count / packets as f64;
+            assert!(
+                (share - expected).abs() < 0.008,
+                "{n} ranks, zipf {exponent}, {rank}: {share}, {expected}"
+            );
+        }
+    }
+}
+
+#[test]
 fn sizes_are_what_was_asked_for() {
     let sizes = |size| all(SynthConfig { size, ..config() }).into_iter().map(|p| p.len).collect::<Vec<_>>();
     assert!(sizes(Size::Fixed(60)).iter().all(|&s| s == 60));

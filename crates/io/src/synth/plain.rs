@@ -5,7 +5,7 @@
 
 use super::config::{Order, Protocol, SynthConfig, TrainModel};
 use super::packet::{Addresses, Packet, Path, Tcp, Transport, flag};
-use super::random::{Alias, Pareto, Rng, scatter, within};
+use super::random::{Alias, Pareto, Ranks, Rng, scatter, within};
 use super::text::Size;
 
 /// The flow that holds a slot.
@@ -64,7 +64,7 @@ pub(super) struct Plain {
     /// Whose turn it is next, in the first round and in turn.
     turn: u32,
     warming_up: bool,
-    popularity: Option<Alias>,
+    popularity: Option<Ranks>,
     sizes: Option<Alias>,
     lifetime: Option<Pareto>,
     /// The current run.
@@ -87,8 +87,7 @@ impl Plain {
             active,
             turn: 0,
             warming_up: config.active.is_some(),
-            popularity: weighted
-                .then(|| Alias::new(&super::random::zipf_weights_without_repeats(active, config.zipf))),
+            popularity: weighted.then(|| Ranks::zipf(active, config.zipf)),
             sizes: match &config.size {
                 Size::Mix(mix) => Some(Alias::new(&mix.iter().map(|m| f64::from(m.1)).collect::<Vec<_>>())),
                 _ => None,
@@ -147,11 +146,11 @@ impl Plain {
         if self.active == 1 {
             return 0;
         }
+        if let Some(ranks) = &self.popularity {
+            return ranks.draw(self.current, &mut self.rng);
+        }
         loop {
-            let slot = match &self.popularity {
-                Some(alias) => alias.draw(&mut self.rng),
-                None => self.rng.below(u64::from(self.active)) as u32,
-            };
+            let slot = self.rng.below(u64::from(self.active)) as u32;
             if Some(slot) != self.current {
                 return slot;
             }

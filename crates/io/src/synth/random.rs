@@ -154,21 +154,59 @@ impl Alias {
     }
 }
 
-/// Weights for drawing `n` ranks again and again, never the same twice in a row, so that rank r comes up in
-/// proportion to `r^-exponent` in the long run.
+/// Draws ranks again and again, never the same twice in a row, so that rank r comes up in proportion to
+/// `r^-exponent` in the long run.
 ///
 /// Drawing with weights `w` and drawing again on a repeat gives rank r the share `w(1-w)/Σ w(1-w)`. So `w` is
-/// solved for: `w(1-w) = c·z` with `z` the Zipf share and `c` such that the `w` sum to 1. Where one rank
-/// would have half of all or more, which no sequence without repeats can give it, the Zipf shares themselves
-/// are returned.
-pub(super) fn zipf_weights_without_repeats(n: u32, exponent: f64) -> Vec<f64> {
+/// solved for: `w(1-w) = c·z` with `z` the Zipf share and `c` such that the `w` sum to 1. No sequence without
+/// repeats gives a rank more than half: where the first one would have that much, it comes up every other
+/// time, and the others share the rest in proportion.
+#[derive(Clone, Debug)]
+pub(super) struct Ranks {
+    /// Of all ranks, or of all but the first.
+    table: Alias,
+    /// The weight of the first rank where that is more than a half, so that drawing again could take long.
+    first: Option<f64>,
+}
+
+impl Ranks {
+    /// `n` ranks, 2 at least.
+    pub(super) fn zipf(n: u32, exponent: f64) -> Self {
+        let weights = weights_without_repeats(n, exponent);
+        match weights.split_first() {
+            Some((&first, others)) if first > 0.5 => Self { table: Alias::new(others), first: Some(first) },
+            _ => Self { table: Alias::new(&weights), first: None },
+        }
+    }
+
+    /// One that isn't `last`.
+    pub(super) fn draw(&self, last: Option<u32>, rng: &mut Rng) -> u32 {
+        loop {
+            let rank = match self.first {
+                None => self.table.draw(rng),
+                Some(weight) if last != Some(0) && rng.chance(weight) => 0,
+                Some(_) => 1 + self.table.draw(rng),
+            };
+            if Some(rank) != last {
+                return rank;
+            }
+        }
+    }
+}
+
+/// The weights `w` of [`Ranks`]; beside a first one of 1, the others count among themselves.
+fn weights_without_repeats(n: u32, exponent: f64) -> Vec<f64> {
     let mut shares: Vec<f64> = (1..=n).map(|r| libm::pow(f64::from(r), -exponent)).collect();
     let total: f64 = shares.iter().sum();
     for z in &mut shares {
         *z /= total;
     }
     let top = shares.first().copied().unwrap_or(1.0);
-    if top >= 0.5 || exponent == 0.0 {
+    if top >= 0.5 {
+        // Between two of the first rank one other comes, so that the others' weights are their shares.
+        if let Some(first) = shares.first_mut() {
+            *first = 1.0;
+        }
         return shares;
     }
     // The root of w(1-w) = c·z below one half; only the first rank may need the one above.
