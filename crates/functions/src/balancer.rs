@@ -5,6 +5,9 @@
 //! no new connections; one that is not healthy loses those that it has, one of weight 0 keeps them (it
 //! drains).
 //!
+//! Anyone can fill the table with first packets from forged sources. So where it is full, a connection that has
+//! had one packet makes room for a new one, the oldest first; one that has had more stays.
+//!
 //! A connection is known without its VLAN ids: its packets may come by several links, or to another balancer
 //! by another one, and belong to the same backend.
 
@@ -16,7 +19,7 @@ use slipstream_wire::{FlowKey, NarrowKey};
 use super::conntrack::packet::untagged;
 use super::maglev::{Maglev, MaglevError, Member};
 use super::nat::{ErrorRewrite, Rewrite, Tuple};
-use super::table::{Key, Table};
+use super::table::{Key, Linked, Links, Queue, Table};
 use slipstream_core::time::Nanos;
 
 /// A backend.
@@ -52,7 +55,10 @@ pub struct BalancerCounters {
     pub connections: u64,
     /// Connections that lost their backend and got another.
     pub moved: u64,
-    /// Packets that were balanced without being remembered: the table was full.
+    /// Connections of one packet that were forgotten for a new one: the table was full.
+    pub displaced: u64,
+    /// Packets that were balanced without being remembered: the table was full of connections that have had
+    /// more than one.
     pub unremembered: u64,
     /// Packets for which there was no backend.
     pub nobody: u64,
@@ -72,12 +78,35 @@ pub struct Balancer {
     /// The backends among which the table chooses, by their places in the list.
     chosen: Vec<u32>,
     size: u32,
-    /// Connections and their backend's place in the list.
-    affinity: Table<FlowKey, u32>,
+    affinity: Table<FlowKey, Affinity>,
+    /// The connections that have had one packet.
+    young: Queue,
     idle: u64,
     /// No connection is remembered for longer than this without a packet.
     longest_idle: u64,
     counters: BalancerCounters,
+}
+
+/// A connection that is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Affinity {
+    /// Its backend's place in the list.
+    backend: u32,
+    /// It has had one packet, and is in the list of such connections.
+    young: bool,
+    links: Links,
+}
+
+impl Affinity {
+    fn to(backend: u32) -> Self {
+        Self { backend, young: false, links: Links::default() }
+    }
+}
+
+impl Linked for Affinity {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
 }
 
 /// A place in the list of backends.
@@ -155,6 +184,7 @@ impl Balancer {
             maglev,
             size: config.places,
             affinity: Table::new(config.connections, config.seed),
+            young: Queue::default(),
             idle: config.idle,
             longest_idle: config.idle,
             counters: BalancerCounters::default(),
@@ -219,18 +249,17 @@ impl Balancer {
     /// The backend of a connection that is remembered, or another one where that is not there any more.
     #[inline]
     fn choose_again(&mut self, key: &FlowKey, id: u32, now: Nanos) -> Option<Chosen> {
-        let backend = self.affinity.get(id).copied()?;
-        let deadline = now.after(self.idle);
+        let backend = self.affinity.get(id)?.backend;
         if self.backends.get(backend as usize).is_some_and(|b| b.healthy) {
-            self.affinity.extend(id, deadline);
+            self.extend(id, now);
             return Some(Chosen { backend, connection: Some(id) });
         }
         let backend = self.by_hash(key)?;
         self.counters.moved += 1;
-        if let Some(value) = self.affinity.get_mut(id) {
-            *value = backend;
+        if let Some(affinity) = self.affinity.get_mut(id) {
+            affinity.backend = backend;
         }
-        self.affinity.extend(id, deadline);
+        self.extend(id, now);
         Some(Chosen { backend, connection: Some(id) })
     }
 
@@ -240,9 +269,30 @@ impl Balancer {
         self.affinity.deadline(connection)
     }
 
-    /// A packet of a connection whose backend was just chosen came at `now`.
+    /// A further packet of a connection whose backend was just chosen came at `now`.
+    #[inline]
     pub fn extend(&mut self, connection: u32, now: Nanos) {
         self.affinity.extend(connection, now.after(self.idle));
+        if self.affinity.get(connection).is_some_and(|affinity| affinity.young) {
+            self.grown(connection);
+        }
+    }
+
+    /// A connection is not young any more.
+    #[inline(never)]
+    fn grown(&mut self, connection: u32) {
+        self.young.take_out(&mut self.affinity, connection);
+        if let Some(affinity) = self.affinity.get_mut(connection) {
+            affinity.young = false;
+        }
+    }
+
+    /// Takes a connection out; false if there is none of this number.
+    fn remove(&mut self, connection: u32) -> bool {
+        if self.affinity.get(connection).is_some_and(|affinity| affinity.young) {
+            self.young.take_out(&mut self.affinity, connection);
+        }
+        self.affinity.remove(connection).is_some()
     }
 
     /// So many more packets are treated like one that is not remembered, for which a backend was just found
@@ -258,7 +308,7 @@ impl Balancer {
         let key = &untagged(*key);
         let known =
             self.affinity.find(key, self.affinity.hash(key)).filter(|&id| !self.affinity.is_due(id, now));
-        let backend = known.and_then(|id| self.affinity.get(id)).copied();
+        let backend = known.and_then(|id| self.affinity.get(id)).map(|affinity| affinity.backend);
         let healthy = |n: &u32| self.backends.get(*n as usize).is_some_and(|b| b.healthy);
         backend.filter(healthy).or_else(|| self.place_of(key))
     }
@@ -282,10 +332,18 @@ impl Balancer {
             self.expire(now, u32::MAX);
         }
         if let Some(past) = self.affinity.find(key, hash) {
-            self.affinity.remove(past);
+            self.remove(past);
         }
-        match self.affinity.insert(*key, hash, backend, now.after(self.idle)) {
+        if self.affinity.is_full()
+            && let Some(young) = self.young.first()
+        {
+            self.remove(young);
+            self.counters.displaced += 1;
+        }
+        let affinity = Affinity { young: true, ..Affinity::to(backend) };
+        match self.affinity.insert(*key, hash, affinity, now.after(self.idle)) {
             Ok(id) => {
+                self.young.push(&mut self.affinity, id);
                 self.counters.connections += 1;
                 Some(Chosen { backend, connection: Some(id) })
             }
@@ -308,9 +366,9 @@ impl Balancer {
             self.backends.iter().map(|old| place(old).map_or(u32::MAX, |n| n as u32)).collect();
         let ids: Vec<u32> = self.affinity.ids().collect();
         for id in ids {
-            if let Some(backend) = self.affinity.get_mut(id) {
+            if let Some(affinity) = self.affinity.get_mut(id) {
                 // A place in no list: the next packet gets another backend.
-                *backend = moves.get(*backend as usize).copied().unwrap_or(u32::MAX);
+                affinity.backend = moves.get(affinity.backend as usize).copied().unwrap_or(u32::MAX);
             }
         }
         self.backends = backends;
@@ -423,8 +481,10 @@ impl Balancer {
     ) -> Option<u32> {
         let (ids, next) = self.affinity.ids_from(from, places);
         for id in ids.filter(|&id| !self.affinity.is_due(id, now)) {
-            let (Some(key), Some(backend)) = (self.affinity.key(id), self.affinity.get(id)) else { continue };
-            if let Some(backend) = self.backends.get(*backend as usize) {
+            let (Some(key), Some(affinity)) = (self.affinity.key(id), self.affinity.get(id)) else {
+                continue;
+            };
+            if let Some(backend) = self.backends.get(affinity.backend as usize) {
                 visit(key, backend.address, self.affinity.deadline(id).since(now));
             }
         }
@@ -441,20 +501,20 @@ impl Balancer {
         let key = untagged(key);
         let hash = self.affinity.hash(&key);
         self.affinity.find(&key, hash).is_none()
-            && self.affinity.insert(key, hash, place as u32, until).is_ok()
+            && self.affinity.insert(key, hash, Affinity::to(place as u32), until).is_ok()
     }
 
     /// Forgets a connection; false if there is none.
     pub(crate) fn forget(&mut self, key: &FlowKey) -> bool {
         let key = &untagged(*key);
         let found = self.affinity.find(key, self.affinity.hash(key));
-        found.is_some_and(|id| self.affinity.remove(id).is_some())
+        found.is_some_and(|id| self.remove(id))
     }
 
     /// Forgets silent connections, `visits` at most.
     pub fn expire(&mut self, now: Nanos, mut visits: u32) {
         while let Some(id) = self.affinity.next_due(now, &mut visits) {
-            self.affinity.remove(id);
+            self.remove(id);
         }
     }
 

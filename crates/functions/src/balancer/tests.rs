@@ -71,11 +71,51 @@ proptest! {
 fn a_full_table_still_balances() {
     let mut balancer = Balancer::new(&CONFIG, (0..3).map(|n| backend(n, 1, true)).collect()).unwrap();
     let seen: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), NONE, Nanos(5)).unwrap().backend).collect();
-    assert_eq!((balancer.connections(), balancer.counters().unremembered), (64, 236));
+    assert_eq!((balancer.connections(), balancer.counters().displaced), (64, 236));
     assert!((0..3).all(|b| seen.iter().filter(|s| **s == b).count() > 60));
     let again: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), n, Nanos(6)).unwrap().backend).collect();
     assert_eq!(seen, again);
+    // All that are remembered have a second packet.
+    for n in 0..300 {
+        let known = balancer.affinity.find(&key(n), balancer.affinity.hash(&key(n)));
+        known.into_iter().for_each(|id| balancer.extend(id, Nanos(6)));
+    }
+    let before = *balancer.counters();
+    let new = balancer.choose(&key(300), NONE, Nanos(7)).unwrap();
+    assert_eq!((balancer.connections(), new.connection), (64, None));
+    assert_eq!(balancer.counters(), &BalancerCounters { unremembered: before.unremembered + 1, ..before });
     assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), NONE, Nanos(1)), None);
+}
+
+/// Connections that go on keep their places, and new ones find one, however many have one packet only.
+#[test]
+fn a_flood_of_first_packets_displaces_none_that_goes_on() {
+    let listed = |weight| (0..3).map(|n| backend(n, if n > 0 { 1 } else { weight }, true)).collect();
+    let mut balancer = Balancer::new(&CONFIG, listed(1)).unwrap();
+    let (mut forged, mut had) = (1000.., Vec::new());
+    for n in 0..40 {
+        for from in forged.by_ref().take(100) {
+            balancer.choose(&key(from), NONE, Nanos(5)).unwrap();
+        }
+        had.push(balancer.choose(&key(n), NONE, Nanos(5)).unwrap());
+        // As two packets on their own, and as two of a train.
+        let id = had[n as usize].connection.unwrap();
+        if n % 2 == 0 {
+            assert_eq!(balancer.choose(&key(n), id, Nanos(6)), Some(had[n as usize]));
+        } else {
+            balancer.extend(id, Nanos(6));
+        }
+    }
+    // One of the backends drains: its connections are not where the table would put them.
+    balancer.set_backends(listed(0)).unwrap();
+    for from in forged.take(1000) {
+        balancer.choose(&key(from), NONE, Nanos(7)).unwrap();
+    }
+    let again: Vec<_> = (0..40).map(|n| balancer.choose(&key(n), NONE, Nanos(7)).unwrap()).collect();
+    assert_eq!((again, balancer.counters().unremembered), (had, 0));
+    assert!(balancer.forget(&key(3)) && !balancer.forget(&key(3)));
+    balancer.expire(Nanos(2 * CONFIG.idle), u32::MAX);
+    assert_eq!((balancer.connections(), balancer.young.len()), (0, 0));
 }
 
 /// A connection has one backend by whatever VLANs its packets come, at this balancer and at others.

@@ -483,6 +483,7 @@ impl Observe for BalancerStage {
         visit("connections", u64::from(self.balancer.connections()));
         visit("connections_begun", c.connections);
         visit("moved", c.moved);
+        visit("displaced", c.displaced);
         visit("unremembered", c.unremembered);
         visit("not_for_service", self.passed);
         visit("fragmented", self.fragmented);
