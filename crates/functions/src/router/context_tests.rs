@@ -26,7 +26,7 @@ fn routes(targets: [u8; 4]) -> String {
         let via = match target % 6 {
             0 => "via 192.0.2.9 mac 02:00:00:00:09:01",
             1 => "via 198.51.100.9 mac 02:00:00:00:09:02",
-            2 => "via 198.51.100.9 mac 02:00:00:00:09:03",
+            2 => "via 198.51.100.10 mac 02:00:00:00:09:03",
             3 => {
                 writeln!(text, "unreachable 10.{net}.0.0/16").unwrap();
                 continue;

@@ -3,7 +3,7 @@
 //! A table never changes. Another set of routes is another table, which takes the place of the old one
 //! between two packets.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -44,6 +44,15 @@ pub(super) struct Gateway {
     pub(super) mac: Option<Mac>,
 }
 
+/// The gateways of the routes so far.
+#[derive(Default)]
+struct Gateways {
+    /// Their numbers in [`Fib::gateways`].
+    numbers: HashMap<Gateway, u32>,
+    /// The Ethernet addresses that routes say, and the line of the first that does.
+    said: HashMap<(u8, IpAddr), (Mac, u32)>,
+}
+
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Fib {
@@ -69,7 +78,7 @@ impl Fib {
     pub(super) fn build(interfaces: &[Interface], routes: &[Route]) -> Result<Self, FibError> {
         let mut made = Self { routes: routes.len(), ..Self::default() };
         let mut hops = HashMap::new();
-        let mut gateways = HashMap::new();
+        let mut gateways = Gateways::default();
         let mut all: Vec<(IpNet, u32)> = Vec::with_capacity(routes.len() + 8);
         let mut broadcasts = Vec::new();
         for (port, interface) in (0u8..).zip(interfaces) {
@@ -116,7 +125,7 @@ impl Fib {
         &mut self,
         interfaces: &[Interface],
         route: &Route,
-        known: &mut HashMap<Gateway, u32>,
+        known: &mut Gateways,
     ) -> Result<Hop, FibError> {
         let wrong = |message: String| FibError { line: route.line, message };
         let (gateway, port, mac) = match &route.next {
@@ -167,8 +176,16 @@ impl Fib {
                 interface.map_or("", |i| i.name.as_str())
             )));
         }
+        if let Some(mac) = mac {
+            let (said, line) = *known.said.entry((port, address)).or_insert((mac, route.line));
+            if said != mac {
+                return Err(wrong(format!(
+                    "the gateway {address} has another Ethernet address in line {line}"
+                )));
+            }
+        }
         let gateway = Gateway { port, address, mac };
-        let number = *known.entry(gateway).or_insert_with(|| {
+        let number = *known.numbers.entry(gateway).or_insert_with(|| {
             self.gateways.push(gateway);
             self.gateways.len() as u32 - 1
         });
@@ -185,6 +202,11 @@ impl Fib {
     #[inline]
     pub(super) fn look_up_v4(&self, address: Ipv4Addr) -> Option<Hop> {
         self.hops.get(self.lpm.v4.lookup(address)? as usize).copied()
+    }
+
+    /// Neighbours that are gateways.
+    pub(super) fn next_routers(&self) -> usize {
+        self.gateways.iter().map(|gateway| (gateway.port, gateway.address)).collect::<HashSet<_>>().len()
     }
 
     /// Memory of the table, in bytes.

@@ -269,6 +269,11 @@ impl Neighbours {
         now.after(self.settings.confirm.saturating_mul(REMEMBER))
     }
 
+    /// Neighbours that it has room for.
+    pub(super) fn capacity(&self) -> u32 {
+        self.settings.capacity
+    }
+
     /// The port and address of a neighbour.
     pub(super) fn name(&self, id: u32) -> Option<(u8, IpAddr)> {
         self.table.key(id).map(named)

@@ -181,7 +181,12 @@ const RELOAD: Reloading = Reloading {
         let reverse_path = ReversePath::named(settings.text("reverse_path"));
         let (watch, fib) = match settings.file("routes") {
             Some(path) => {
-                let started = Watch::start(path, Arc::clone(&interfaces), settings.number("reload"));
+                let started = Watch::start(
+                    path,
+                    Arc::clone(&interfaces),
+                    room_for(settings),
+                    settings.number("reload"),
+                );
                 let (watch, fib) = started.map_err(|e| BuildError::setting("routes", e))?;
                 (Some(watch), fib)
             }
@@ -259,11 +264,16 @@ fn all_interfaces(settings: &Settings, site: &Site<'_>) -> Result<Vec<Interface>
     Ok(interfaces)
 }
 
+/// Neighbours that the table has room for.
+fn room_for(settings: &Settings) -> u32 {
+    settings.number("neighbour_table") as u32
+}
+
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let interfaces = all_interfaces(settings, site)?;
     let names = interfaces.iter().map(|i| i.name.clone()).collect();
     let bounds = neighbours::Settings {
-        capacity: settings.number("neighbour_table") as u32,
+        capacity: room_for(settings),
         links: interfaces.len() as u32,
         rate: settings.number("neighbour_rate"),
         hold: settings.number("neighbour_hold") as usize,
@@ -370,7 +380,8 @@ impl Router {
 
     /// Takes the routes of a file, now and whenever it changes.
     pub(super) fn watch(&mut self, path: &Path, every: u64) -> Result<(), String> {
-        let (watch, fib) = Watch::start(path, Arc::clone(&self.interfaces), every)?;
+        let (watch, fib) =
+            Watch::start(path, Arc::clone(&self.interfaces), self.neighbours.capacity(), every)?;
         drop(self.install(fib, Nanos(0)));
         self.watch = Some(watch);
         Ok(())

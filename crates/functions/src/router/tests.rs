@@ -365,11 +365,30 @@ fn routes_that_lead_nowhere_are_refused() {
         ("10.0.0.0/8 via 192.0.2.255", "the gateway 192.0.2.255 is no host's"),
         ("10.0.0.0/8 port d", "no interface is called `d`; there are a, b, c"),
         ("2001:db8:f::/48 via fe80::1", "must name a port"),
+        (
+            "10.0.0.0/8 via 192.0.2.9 mac 2:0:0:0:0:9\n11.0.0.0/8 via 192.0.2.9\n\
+             12.0.0.0/8 via 192.0.2.9 mac 2:0:0:0:0:8",
+            "line 3: the gateway 192.0.2.9 has another Ethernet address in line 1",
+        ),
     ] {
         let routes = Routes::parse(text).unwrap();
         let error = Fib::build(&router(true).interfaces, routes.routes()).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
+}
+
+/// Each gateway has a place among the neighbours, by however many routes.
+#[test]
+fn more_gateways_than_neighbours_are_refused() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let route = |n: u32| format!("10.{n}.0.0/16 via 192.0.2.{}\n", 16 + n % 20);
+    file.write_all((0..40).map(route).collect::<String>().as_bytes()).unwrap();
+    let interfaces = Arc::clone(&router(true).interfaces);
+    let started = |room| Watch::start(file.path(), Arc::clone(&interfaces), room, 1);
+    let error = started(19).unwrap_err();
+    let says = ": 20 gateways, but `neighbour_table` has places for 19; raise it";
+    assert!(error.ends_with(says), "{error}");
+    assert!(started(20).is_ok());
 }
 
 /// Errors about packets of a train, and fragments of others, leave in the places of these packets, however

@@ -42,10 +42,17 @@ pub(super) enum Reload {
     Failed(String),
 }
 
-/// The table of a file.
-pub(super) fn load(path: &Path, interfaces: &[Interface]) -> Result<Fib, String> {
+/// The table of a file. There is room for so many neighbours, its gateways among them.
+pub(super) fn load(path: &Path, interfaces: &[Interface], neighbours: u32) -> Result<Fib, String> {
     let routes = Routes::parse_file(path).map_err(|e| e.to_string())?;
-    Fib::build(interfaces, routes.routes()).map_err(|e| format!("{}: {e}", path.display()))
+    let fib = Fib::build(interfaces, routes.routes()).map_err(|e| format!("{}: {e}", path.display()))?;
+    match fib.next_routers() {
+        gateways if gateways > neighbours as usize => Err(format!(
+            "{}: {gateways} gateways, but `neighbour_table` has places for {neighbours}; raise it",
+            path.display()
+        )),
+        _ => Ok(fib),
+    }
 }
 
 /// A file that is watched.
@@ -53,6 +60,8 @@ pub(super) fn load(path: &Path, interfaces: &[Interface]) -> Result<Fib, String>
 pub(super) struct Watch {
     path: PathBuf,
     interfaces: Arc<[Interface]>,
+    /// Neighbours that there is room for.
+    neighbours: u32,
     /// Time between two checks, in ns.
     every: u64,
     seen: Option<Stamp>,
@@ -67,17 +76,19 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Reads the file, and watches it from then on.
+    /// Reads the file, and watches it from then on. There is room for so many neighbours, gateways among
+    /// them.
     pub(super) fn start(
         path: &Path,
         interfaces: Arc<[Interface]>,
+        neighbours: u32,
         every: u64,
     ) -> Result<(Self, Fib), String> {
         let seen = stamp(path);
-        let fib = load(path, &interfaces)?;
+        let fib = load(path, &interfaces, neighbours)?;
         let path = path.to_owned();
         let (due, armed, wanted, again, loading) = (Nanos(0), false, false, false, Reading::default());
-        Ok((Self { path, interfaces, every, seen, due, armed, wanted, again, loading }, fib))
+        Ok((Self { path, interfaces, neighbours, every, seen, due, armed, wanted, again, loading }, fib))
     }
 
     /// Time of the next check; never while no packets come, so that a replay ends.
@@ -123,8 +134,8 @@ impl Watch {
             return Reload::Unchanged;
         }
         self.seen = found;
-        let (path, interfaces) = (self.path.clone(), self.interfaces.clone());
-        match self.loading.start("routes", move || load(&path, &interfaces)) {
+        let (path, interfaces, neighbours) = (self.path.clone(), self.interfaces.clone(), self.neighbours);
+        match self.loading.start("routes", move || load(&path, &interfaces, neighbours)) {
             Ok(()) => Reload::Unchanged,
             Err(why) => {
                 self.wanted = false;
