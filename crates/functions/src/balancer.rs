@@ -5,8 +5,8 @@
 //! no new connections; one that is not healthy loses those that it has, one of weight 0 keeps them (it
 //! drains).
 //!
-//! Anyone can fill the table with first packets from forged sources. So where it is full, a connection that has
-//! had one packet makes room for a new one, the oldest first; one that has had more stays.
+//! Anyone can fill the table with first packets from forged sources. So where it is full, a connection that
+//! has had one packet makes room for a new one, the oldest first; one that has had more stays.
 //!
 //! A connection is known without its VLAN ids: its packets may come by several links, or to another balancer
 //! by another one, and belong to the same backend.
