@@ -468,16 +468,16 @@ proptest! {
         seed: u64, scale in 1u64..200,
     ) {
         let packets = traffic(6000, seed, scale);
-        let alone: Vec<usize> = (0..packets.len()).filter(|p| packets[*p].flow % 2 == 0).collect();
+        let alone: Vec<usize> = (0..packets.len()).filter(|p| packets[*p].flow.is_multiple_of(2)).collect();
         let mut config = config(hold_ns, None);
         // Nothing leaves for want of room.
         config.capacity = 6000;
-        let (out, _) = run(&config, 1, &alone.iter().map(|p| packets[*p].clone()).collect::<Vec<_>>());
+        let (out, _) = run(&config, 1, &alone.iter().map(|p| packets[*p]).collect::<Vec<_>>());
         let mut expected: Vec<_> = out.iter().map(|(release, p)| (*release, alone[*p])).collect();
         let rule = format!("other: tcp => hold={other_ns}ns");
         config.classes = vec![Class::parse(&rule, &config.default, "".as_ref()).unwrap()];
         let (mut out, _) = run(&config, 1, &packets);
-        out.retain(|(_, p)| packets[*p].flow % 2 == 0);
+        out.retain(|(_, p)| packets[*p].flow.is_multiple_of(2));
         // At one time, either class may be first.
         out.sort_unstable();
         expected.sort_unstable();
