@@ -55,6 +55,7 @@ pub(crate) use links::received_twice_notes;
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;
+pub(crate) use shape::port_number;
 pub use shards::ShardPlan;
 pub use slipstream_core::registry::{
     Attachment, BuildError, Common, Group, Made, Meets, OneThread, Payload, PortType, Ports, Properties,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::config::{Plan, PlannedStage, Wire};
 use super::diagnostics::Finding;
 use super::read::Table;
-use slipstream_core::registry::{Group, Ports, Role};
+use slipstream_core::registry::{Common, Group, Made, Ports, Role, Shard, Site};
 
 /// The number of stages that a graph has at most. Stages call one another, so that each one takes some of
 /// its thread's stack.
@@ -17,21 +17,66 @@ impl Plan {
         let all = self.stages.len();
         for (name, source) in [("in", true), ("out", false)] {
             let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
-            let open: Vec<usize> = (0..all)
-                .filter(|i| {
-                    let stage = self.stages.get(*i);
-                    let ports = stage.map(|s| if source { s.kind.inputs } else { s.kind.outputs });
-                    let wired =
-                        |w: &Wire| if source { w.to == *i } else { w.from == *i && is_first(&w.output) };
-                    ports.is_some_and(|p| p != Ports::None) && !self.wires.iter().any(wired)
-                })
-                .collect();
+            let has_ports = |stage: &PlannedStage| {
+                (if source { stage.kind.inputs } else { stage.kind.outputs }) != Ports::None
+            };
+            // A port that is one end already is no neighbour of the other end: one of files never, a live one
+            // only where nothing else is.
+            let is_end = |i: usize, stage: &PlannedStage| {
+                let meets = |w: &Wire| (if source { w.from } else { w.to }) == i;
+                stage.kind.group == Group::Port && self.wires.iter().any(meets)
+            };
+            let candidates = |ends: bool| -> Vec<usize> {
+                let stages = self.stages.iter().enumerate().take(all).filter(|(_, s)| has_ports(s));
+                let fits =
+                    |(i, s): &(usize, &PlannedStage)| is_end(*i, s) == ends && (!ends || s.kind.live());
+                stages.filter(fits).map(|(i, _)| i).collect()
+            };
+            let with_ports = match candidates(false) {
+                none if none.is_empty() => candidates(true),
+                some => some,
+            };
             // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
             let loose =
                 |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
-            let open = match open.iter().copied().filter(loose).collect::<Vec<_>>().as_slice() {
-                [one] => vec![*one],
-                _ => open,
+            let loose: Vec<usize> = with_ports.iter().copied().filter(loose).collect();
+            let mut port = None;
+            let open = if source || loose.len() == 1 {
+                loose
+            } else {
+                let ports: Vec<(usize, Vec<String>, Vec<usize>)> = with_ports
+                    .into_iter()
+                    .map(|i| {
+                        let names = self.outputs_of(i);
+                        let free = self.free_outputs(i, &names);
+                        (i, names, free)
+                    })
+                    .collect();
+                let first = ports.iter().filter(|(.., free)| free.first() == Some(&0)).map(|(i, ..)| *i);
+                let first: Vec<usize> = first.collect();
+                // Where no first port is left, another one may be that the settings name: the others of a
+                // type have meanings of their own.
+                let named = |(i, ..): &&(usize, Vec<String>, Vec<usize>)| {
+                    self.stages.get(*i).is_some_and(|s| matches!(s.kind.outputs, Ports::AsSet(_)))
+                };
+                let other: Vec<(usize, &str)> = ports
+                    .iter()
+                    .filter(named)
+                    .flat_map(|(i, names, free)| {
+                        free.iter().filter_map(move |n| Some((*i, names.get(*n)?.as_str())))
+                    })
+                    .collect();
+                match (first.is_empty(), other.as_slice()) {
+                    (true, [(stage, free)]) => {
+                        port = Some((*free).to_owned());
+                        vec![*stage]
+                    }
+                    (true, [(stage, free), ..]) => {
+                        findings.extend(self.stages.get(*stage).map(|s| several(name, s, free, other.len())));
+                        continue;
+                    }
+                    _ => first,
+                }
             };
             let Some(kind) = table.kind.and_then(|(k, _)| self.registry.get(&k).copied()) else { continue };
             let end = self.text.len();
@@ -39,11 +84,11 @@ impl Plan {
                 [one] => {
                     let stage = self.planned(name.to_owned(), kind, 0..end, &table.settings, findings);
                     self.stages.push(stage);
-                    let port = self.stages.len() - 1;
-                    let (from, to) = if source { (port, *one) } else { (*one, port) };
+                    let end = self.stages.len() - 1;
+                    let (from, to) = if source { (end, *one) } else { (*one, end) };
                     let at = self.stages.get(*one).map_or(0..end, |s| s.span.clone());
                     let (output_span, input_span) = (at.clone(), at);
-                    self.wires.push(Wire { from, output: None, to, input: None, output_span, input_span });
+                    self.wires.push(Wire { from, output: port, to, input: None, output_span, input_span });
                 }
                 [] if all == 0 => {
                     findings.push(
@@ -52,12 +97,12 @@ impl Plan {
                 }
                 [] => {
                     // Unless it goes round, packets come from a stage that makes them, or end in one.
-                    let bound = self.stages.iter().find(|s| {
+                    let bound = self.stages.iter().enumerate().find(|(i, s)| {
                         let ports = if source { s.kind.inputs } else { s.kind.outputs };
-                        ports == Ports::None
+                        ports == Ports::None || is_end(*i, s)
                     });
                     findings.push(match bound {
-                        Some(stage) => taken(name, source, stage),
+                        Some((_, stage)) => taken(name, source, stage),
                         None => {
                             let message =
                                 format!("there is no way between `{name}` and the graph: it goes round");
@@ -79,6 +124,46 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// The names of a stage's output ports. Where its settings name them it is built for that; there are none
+    /// where it can't be built, which is told later.
+    fn outputs_of(&self, id: usize) -> Vec<String> {
+        let Some(stage) = self.stages.get(id) else { return Vec::new() };
+        if let Ports::These(ports) = stage.kind.outputs {
+            return ports.iter().map(|port| port.name.to_owned()).collect();
+        }
+        let site = Site {
+            name: &stage.name,
+            role: stage.role,
+            dry: true,
+            base: &self.base,
+            seed: 1,
+            choices: 1,
+            live: false,
+            proxied: &[],
+            common: &Common::default(),
+            shard: Shard::ALONE,
+        };
+        match (stage.kind.build)(&stage.settings, &site) {
+            Ok(Made::WithPorts(_, names) | Made::Between(_, names)) => names,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The numbers of a stage's output ports, of these names, that lead nowhere. Without names its first port
+    /// is free unless a wire leaves by it.
+    fn free_outputs(&self, id: usize, names: &[String]) -> Vec<usize> {
+        let wired: HashSet<usize> = self
+            .wires
+            .iter()
+            .filter(|wire| wire.from == id)
+            .filter_map(|wire| match wire.output.as_deref() {
+                None => Some(0),
+                written => port_number(written, names),
+            })
+            .collect();
+        (0..names.len().max(1)).filter(|n| !wired.contains(n)).collect()
     }
 
     /// Checks the shape of the graph: sources at the start, sinks at the end, no cycle but
@@ -153,6 +238,16 @@ fn named_twice(example: &str) -> String {
     format!("a stage that is named twice is one stage; two of a type have names: `{example}`")
 }
 
-fn is_first(port: &Option<String>) -> bool {
-    port.as_ref().is_none_or(|p| p == "0" || p == "out")
+/// Several ports could lead to the end `port`: this one of `stage` is the first of `count`.
+fn several(port: &str, stage: &PlannedStage, free: &str, count: usize) -> Finding {
+    let message =
+        format!("{count} output ports could lead to `{port}`, and none is the first one of its stage");
+    let hint = format!("name it in the graph, as in `{}[{free}] -> {port}`", stage.name);
+    Finding::new(&stage.span, message).hint(hint)
+}
+
+/// A port's number by its name or number; none written means 0.
+pub(crate) fn port_number(written: Option<&str>, names: &[String]) -> Option<usize> {
+    let Some(port) = written else { return (!names.is_empty()).then_some(0) };
+    names.iter().position(|n| n == port).or_else(|| port.parse().ok().filter(|n| *n < names.len()))
 }

@@ -142,6 +142,53 @@ fn a_graph_that_ends_by_itself_does_not_go_round() {
     plan("counter", Some("synth:"), Some("null")).unwrap();
 }
 
+/// The end leaves a stage by its first port; where that is wired, by the only one of those that its settings
+/// name which is not.
+#[test]
+fn the_end_takes_a_port_that_is_free() {
+    let wire = |graph: &str| {
+        let plan = Plan::from_graph(graph, Some(port_of("synth:")), Some(port_of("null")), Path::new(""))?;
+        plan.check()?;
+        let wire = plan.wires.iter().find(|w| plan.stages[w.to].name == "out").unwrap();
+        let written = wire.output.as_deref().map_or(String::new(), |port| format!("[{port}]"));
+        Ok(format!("{}{written}", plan.stages[wire.from].name))
+    };
+    let told = |graph: &str| wire(graph).map_err(|e: Diagnostics| e.0[0].error.to_string());
+    let sw = |ports: &str, rest: &str| told(&format!("sw :: switch(ports=[{ports}]); {rest}"));
+    for (ports, rest, from) in [
+        ("'a: tcp'", "sw[a] -> discard", "sw[other]"),
+        ("'a: tcp'", "sw[0] -> discard", "sw[other]"),
+        ("'a: tcp'", "sw[other] -> discard", "sw"),
+        ("'a: tcp'", "sw[a] -> counter", "counter"),
+        ("'a: tcp', 'b: udp'", "sw[a] -> d :: discard; sw[other] -> d", "sw[b]"),
+        ("'a: tcp', 'out: udp'", "sw[out] -> discard", "sw"),
+        ("'1: tcp', '0: udp'", "sw[1] -> d :: discard; sw[0] -> d", "sw[other]"),
+        ("'a: tcp'", "sw[a] -> t :: tee; t[1] -> discard", "t"),
+    ] {
+        assert_eq!(sw(ports, rest).unwrap(), from, "{ports} {rest}");
+    }
+    assert_eq!(told("t :: tee; t[0] -> discard").unwrap(), "t[1]");
+    let says = |told: Result<String, String>, what: &[&str]| {
+        let told = told.unwrap_err();
+        assert!(what.iter().all(|what| told.contains(what)), "{told}");
+    };
+    says(sw("'a: tcp', 'b: udp'", "sw[a] -> discard"), &["2 output ports", "as in `sw[b] -> out`"]);
+    says(sw("'a: tcp'", "sw[a] -> discard; sw[other] -> discard"), &["each way ends in the graph"]);
+    says(sw("'a: tcp'", "sw[a] -> c :: counter; sw[other] -> counter"), &["2 stages could be"]);
+    // Captures at the end of one way are no neighbours of the other way's end.
+    let capture = "pcap(path=rest.pcap)";
+    assert_eq!(sw("'a: tcp'", &format!("sw[other] -> {capture}")).unwrap(), "sw");
+    assert_eq!(told(&format!("limit(rate=1mbps)[exceeded] -> {capture}")).unwrap(), "limit");
+    assert_eq!(told("limit(rate=1mbps)[exceeded] -> af_packet(interface=lo)").unwrap(), "limit");
+    says(told(&format!("counter -> {capture}")), &["each way ends in the graph, as at `pcap`"]);
+    says(told("pcap(path=first.pcap) -> counter"), &["each way begins in the graph, as at `pcap`"]);
+    // Ports that a type has keep their meanings: refused packets aren't what comes out at the end.
+    says(told("limit(rate=1mbps)[out] -> discard"), &["each way ends in the graph"]);
+    // A wrong setting or port is told, and nothing that follows from it.
+    says(sw("'a: tpc'", "sw[a] -> discard"), &["tpc"]);
+    says(sw("'a: tcp'", "sw[b] -> discard"), &["no output port `b`"]);
+}
+
 /// A file that can't be read, or is something else, is wrong as a whole and nowhere in particular.
 #[test]
 fn a_file_that_is_no_configuration() {

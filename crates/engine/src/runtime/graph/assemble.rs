@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{Common, Diagnostics, Finding, Plan, PlannedStage, Wire, order, proxied};
-use crate::pipeline::{received_twice_notes, unanswered_notes};
+use crate::pipeline::{port_number, received_twice_notes, unanswered_notes};
 use crate::runtime::live::Excess;
 use slipstream_core::flow_context::Place;
 use slipstream_core::registry::{Group, Made, Ports, Role, Shard, Site};
@@ -206,7 +206,7 @@ impl Pipeline {
             };
             let names: &[String] = outputs.get(wire.from).map_or(&[], Vec::as_slice);
             let source = from.kind.inputs == Ports::None || matches!(from.role, Role::Source | Role::TwoWay);
-            let output = match resolve(wire.output.as_deref(), names) {
+            let output = match port_number(wire.output.as_deref(), names) {
                 Some(port) => port,
                 None if source && is_default(wire.output.as_deref()) => 0,
                 // Its ports are not known, since it couldn't be built.
@@ -237,7 +237,7 @@ impl Pipeline {
             if matches!(to.kind.inputs, Ports::AsSet(_)) && names.is_empty() && !findings.is_empty() {
                 continue;
             }
-            let Some(input) = resolve(wire.input.as_deref(), &names) else {
+            let Some(input) = port_number(wire.input.as_deref(), &names) else {
                 findings.push(no_port(wire.input.as_deref(), &to.name, "input", &names, &wire.input_span));
                 continue;
             };
@@ -278,12 +278,6 @@ impl Pipeline {
 
 fn is_default(port: Option<&str>) -> bool {
     port.is_none_or(|p| p == "0" || p == "out")
-}
-
-/// A port's number by its name or number; none written means 0.
-fn resolve(port: Option<&str>, names: &[String]) -> Option<usize> {
-    let Some(port) = port else { return (!names.is_empty()).then_some(0) };
-    names.iter().position(|n| n == port).or_else(|| port.parse().ok().filter(|n| *n < names.len()))
 }
 
 fn no_port(port: Option<&str>, stage: &str, side: &str, names: &[String], span: &Range<usize>) -> Finding {
