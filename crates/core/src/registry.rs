@@ -439,6 +439,9 @@ pub struct Properties {
     pub writes: Option<&'static str>,
     /// Settings that have an effect only where another one is as it has to be; without, they are refused.
     pub partners: &'static [Partner],
+    /// Outputs, by name, by which packets leave only where a setting is as it has to be; otherwise a wire
+    /// there is refused.
+    pub output_needs: &'static [(&'static str, Need)],
 }
 
 impl Properties {
@@ -472,6 +475,7 @@ impl Properties {
             paired: false,
             writes: None,
             partners: &[],
+            output_needs: &[],
         }
     }
 }

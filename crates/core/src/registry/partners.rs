@@ -77,6 +77,13 @@ fn is_said(all: &[Setting], settings: &Settings, name: &str) -> bool {
 }
 
 impl StageType {
+    /// The fault of a wire at this output, and the remedy, where the settings let no packet leave by it.
+    #[must_use]
+    pub fn idle_output(&self, name: &str, settings: &Settings) -> Option<(String, &'static str)> {
+        let of = |(output, need): &&(&str, Need)| *output == name && !need.is_met(settings);
+        self.properties.output_needs.iter().find(of).map(|(_, need)| need.fault())
+    }
+
     /// An error for each setting that has no effect beside the others.
     pub fn lonely(&self, settings: &Settings) -> impl Iterator<Item = BuildError> {
         lonely(self.properties.partners, self.settings, settings)

@@ -142,6 +142,25 @@ fn a_graph_that_ends_by_itself_does_not_go_round() {
     plan("counter", Some("synth:"), Some("null")).unwrap();
 }
 
+/// Red packets would pass with the others, though the graph says that they don't.
+#[test]
+fn a_wire_that_no_packet_takes_is_refused() {
+    let told = |settings: &str, rest: &str| {
+        let graph = format!("in :: synth -> m :: meter(cir=1mbps{settings}) -> out :: null; {rest}");
+        Plan::from_graph(&graph, None, None, Path::new("")).and_then(|plan| plan.check())
+    };
+    for rest in ["m[red] -> discard", "m[1] -> counter -> n :: null"] {
+        let all = told("", rest).unwrap_err().0;
+        assert_eq!(all.len(), 1, "{all:?}");
+        let error = all[0].error.to_string();
+        assert!(error.contains("no packet leaves `m` by its port `red` without red = port"), "{error}");
+        assert!(error.contains("set that too, or leave this out"), "{error}");
+        told(", red=port", rest).unwrap();
+    }
+    told("", "").unwrap();
+    told(", red=port", "").unwrap();
+}
+
 /// The end leaves a stage by its first port; where that is wired, by the only one of those that its settings
 /// name which is not.
 #[test]

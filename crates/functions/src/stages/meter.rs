@@ -115,6 +115,7 @@ pub const METER: StageType = StageType {
             Partner { of: &["ebs"], need: Need::Without("pir") },
             Partner { of: &["flows"], need: Need::Is("per", &["flow"]) },
         ],
+        output_needs: &[("red", Need::Is("red", &["port"]))],
         without_meeting: Some(
             "with per=flow each flow has a bucket of its own, which needs no other shard's packets",
         ),

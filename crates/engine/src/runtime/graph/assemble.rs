@@ -222,6 +222,12 @@ impl Pipeline {
                     continue;
                 }
             };
+            let idle = names.get(output).and_then(|name| from.kind.idle_output(name, &from.settings));
+            if let (Some((fault, hint)), Some(name)) = (idle, names.get(output)) {
+                let message = format!("no packet leaves `{}` by its port `{name}` {fault}", from.name);
+                findings.push(Finding::new(&wire.output_span, message).hint(hint));
+                continue;
+            }
             if !taken.insert((wire.from, output)) {
                 let message = format!("output port {output} of `{}` is wired twice", from.name);
                 findings.push(
