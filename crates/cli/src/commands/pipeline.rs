@@ -96,7 +96,7 @@ fn contexts_table(contexts: &FlowContextPlan) -> String {
         "--workers",
         "",
         "",
-        "on several threads there are none: every function looks flows up by itself",
+        "on several threads each stage has its own; where all together take more than `context_memory`, none",
     ]);
     t.render(ui::columns())
 }
