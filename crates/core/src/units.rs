@@ -193,8 +193,8 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let units: Vec<(&str, f64)> = RATES.iter().map(|(unit, factor, _)| (*unit, *factor)).collect();
         let (value, exact) = parse(text, &units, true, "a rate")?;
-        // A millionth more or less makes no other rate; 1 packet a second in place of 0.5 does.
-        if (exact - value as f64).abs() > exact * 1e-6 {
+        // A thousandth more or less is what clocks make of a rate; 1 packet a second in place of 0.5 is another.
+        if (exact - value as f64).abs() > exact * 1e-3 {
             return Err(format!("{text:?} is not a whole number a second: it would be taken for {value}"));
         }
         let unit = split(text).map(|(_, unit)| unit).unwrap_or_default();
@@ -286,6 +286,7 @@ mod tests {
         assert_eq!("2.2 gbps".parse(), Ok(Rate::Bits(2_200_000_000)));
         assert!("7".parse::<Rate>().unwrap_err().contains("lacks a unit"));
         assert_eq!("33.3333333333mpps".parse(), Ok(Rate::Packets(33_333_333)));
+        assert_eq!("1234.5678pps".parse(), Ok(Rate::Packets(1235)));
         assert_eq!("0.0000125mpps".parse::<Rate>().unwrap_err().matches("taken for 13").count(), 1);
         for text in ["0.5pps", "1.5pps", "0.9bps", "100.5bps", "0.0025kpps"] {
             assert!(text.parse::<Rate>().unwrap_err().contains("whole number a second"), "{text}");
