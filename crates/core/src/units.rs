@@ -193,7 +193,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let units: Vec<(&str, f64)> = RATES.iter().map(|(unit, factor, _)| (*unit, *factor)).collect();
         let (value, exact) = parse(text, &units, true, "a rate")?;
-        // A thousandth more or less is what clocks make of a rate; 1 packet a second in place of 0.5 is another.
+        // A thousandth is no more than what clocks are off by; 1 packet a second for 0.5 is another rate.
         if (exact - value as f64).abs() > exact * 1e-3 {
             return Err(format!("{text:?} is not a whole number a second: it would be taken for {value}"));
         }
