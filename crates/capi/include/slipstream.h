@@ -647,6 +647,12 @@ int slip_sketch_estimate(struct slip_sketch *sketch, const uint8_t *key, struct 
 int32_t slip_sketch_top(struct slip_sketch *sketch, uint64_t threshold, struct slip_heavy *heavy, uint32_t n);
 
 /**
+ * Says that answers are worse than the documentation of the sketch's kind states: a table is full, or
+ * counters are. 1: they are; 0: they aren't; or a negative code.
+ */
+int slip_sketch_is_saturated(struct slip_sketch *sketch);
+
+/**
  * Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
  * with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
  * counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length

@@ -411,6 +411,16 @@ pub unsafe extern "C" fn slip_sketch_top(
     unsafe { list(sketch, heavy, n, ask) }
 }
 
+/// Says that answers are worse than the documentation of the sketch's kind states: a table is full, or
+/// counters are. 1: they are; 0: they aren't; or a negative code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_sketch_is_saturated(sketch: *mut slip_sketch) -> c_int {
+    let work =
+        |sketch: &mut AnySketch| Ok(c_int::from(each!(sketch, front => front.settled().is_saturated())));
+    // SAFETY: the header asks for it.
+    unsafe { object::with(shell(sketch), work) }
+}
+
 /// Writes the sources with the most distinct counterparts, at least `threshold` of them, the first the one
 /// with most, to `heavy`, which has room for `n`. The source is the first `source_length` bytes of a key, the
 /// counterpart the others. Returns how many, or a negative code. Kinds: "two-level" (with the source_length

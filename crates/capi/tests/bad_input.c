@@ -233,6 +233,7 @@ static void sketches(void)
     CHECK(slip_sketch_top(counting, 1, heavy, 3) == SLIP_E_UNSUPPORTED);
     CHECK(slip_sketch_merge(a, b) == SLIP_OK);
     CHECK(slip_sketch_estimate(a, keys[9], &estimate) == SLIP_OK && estimate.estimate == 100);
+    CHECK(slip_sketch_is_saturated(NULL) == SLIP_E_NULL && slip_sketch_is_saturated(a) == 0);
     slip_figure figure;
     slip_size_count counts[4];
     CHECK(slip_sketch_cardinality(a, &figure) == SLIP_E_UNSUPPORTED && slip_sketch_cardinality(counting, NULL) == SLIP_E_NULL);
@@ -313,9 +314,35 @@ static void answers(void)
     CHECK(slip_sketch_free(s) == SLIP_OK);
 }
 
+/* A weight beyond counters of 32 bits is in the list for a threshold beyond them, within bounds that hold, and
+   what made them wide is told. */
+static void beyond_a_counter(void)
+{
+    const char *const kinds[] = {"count-min", "rev-sketch"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char why[256];
+        slip_sketch_config c;
+        CHECK(slip_sketch_config_init(&c, sizeof c) == SLIP_OK);
+        c.kind = kinds[i], c.keep = 8, c.seed = 1;
+        slip_sketch *s = slip_sketch_new(&c, why, sizeof why);
+        const uint8_t keys[5][4] = {{1}, {1}, {1}, {2}, {2}};
+        const uint32_t weights[5] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 5};
+        slip_heavy heavy[3];
+        CHECK(slip_sketch_add_burst(s, keys[0], weights, 1) == SLIP_OK && slip_sketch_is_saturated(s) == 1);
+        CHECK(slip_sketch_add_burst(s, keys[1], weights + 1, 4) == SLIP_OK && slip_sketch_is_saturated(s) == 1);
+        CHECK(slip_sketch_top(s, (uint64_t)UINT32_MAX + 1, heavy, 3) == 2);
+        for (int n = 0; n < 2; n++) {
+            uint64_t weight = heavy[n].key[0] == 1 ? 3 * (uint64_t)UINT32_MAX : (uint64_t)UINT32_MAX + 5;
+            CHECK(heavy[n].size.lower <= weight && heavy[n].size.upper >= weight);
+        }
+        CHECK(slip_sketch_free(s) == SLIP_OK && slip_sketch_is_saturated(s) == SLIP_E_OBJECT);
+    }
+}
+
 int main(void)
 {
     answers();
+    beyond_a_counter();
     settings();
     calls();
     sketches();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use slipstream_sketch::{
-    Bounds, Change, Confidence, Exact, Flow, QueryError, Sketch, ValueRange, Want, quantile,
+    Bounds, Change, Confidence, Exact, Flow, QueryError, Question, Sketch, ValueRange, Want, quantile,
 };
 
 use super::{Keying, Span, Task};
@@ -176,6 +176,15 @@ impl<const N: usize> Side<'_, N> {
             Some(before) if task == Task::HeavyChanges => self.now.least_change(before)?,
             _ => None,
         };
+        // Sums of 64 bits, with a sign or without, that are at their end give no upper bound.
+        let ended = |s: &dyn Sketch<N>| s.weight() > i64::MAX as u64 && s.is_saturated();
+        let weighs = matches!(
+            task.question(),
+            Question::Sizes | Question::Changes | Question::Distribution | Question::Entropy
+        );
+        if weighs && (ended(self.now) || self.before.is_some_and(ended)) {
+            return Ok(Promise { confidence: Confidence::None, least_change: None });
+        }
         Ok(Promise { confidence: self.now.confidence(task.question()), least_change })
     }
 

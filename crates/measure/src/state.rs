@@ -256,7 +256,7 @@ pub fn ask_state(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use slipstream_sketch::{Config, Kind, Size, Want, build};
+    use slipstream_sketch::{Confidence, Config, Kind, Size, Want, build};
 
     use super::*;
     use crate::{Keying, Task};
@@ -305,6 +305,31 @@ mod tests {
         of_length::<32>("src-dst");
         of_length::<13>("5tuple");
         of_length::<37>("5tuple");
+    }
+
+    /// States that were merged until no counter can hold what they sum up say so, and promise no bounds.
+    #[test]
+    fn sums_beyond_64_bits_promise_nothing() {
+        let kinds =
+            [Kind::CountMin, Kind::SpaceSaving, Kind::FlowRadar, Kind::RevSketch, Kind::UnivMon, Kind::Exact];
+        for kind in kinds {
+            let config = Config { kind, size: Size::Memory(1 << 18), keep: 20, ..Config::default() };
+            let mut sketch = build::<4>(&config).unwrap();
+            [1u8, 2].into_iter().for_each(|n| sketch.update(&[n; 4], u64::from(u32::MAX)));
+            let mut state = save(sketch.as_ref());
+            for doubled in 0..40 {
+                let got = asked(4, "src", &state, None, Task::HeavyHitters);
+                let truth = u128::from(u32::MAX) << doubled;
+                let Answer::Keys { rows, .. } = &got.answer else { panic!("{got:?}") };
+                let holds = rows.len() == 2
+                    && rows.iter().all(|r| (r.size.lower.into()..=r.size.upper.into()).contains(&truth));
+                let promises = got.promise.confidence != Confidence::None;
+                assert!(holds || got.saturated && !promises, "{kind}, doubled {doubled} times: {got:?}");
+                let full = truth * 2 > u64::MAX.into();
+                assert!(!full || got.saturated && !promises, "{kind}, doubled {doubled} times: {got:?}");
+                state = merge_states(4, &state, &state).unwrap();
+            }
+        }
     }
 
     /// Sums of stretches are what one merge after another gives, to the bit, of every kind of sketch.

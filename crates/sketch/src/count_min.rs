@@ -2,12 +2,16 @@
 //!
 //! A key adds to one counter of each row; its estimate is the least of them. It is never too small, and too
 //! large by more than (e/w)·N with a probability of at most e⁻ᵈ. Every counter is added to (no conservative
-//! update), so states add up: shards merge to what one pass would have given, bit for bit.
+//! update), so states add up: shards merge to what one pass would have given, bit for bit. Of a key whose
+//! counters are all full, what the rows lack of the whole weight bounds the size (module `full`).
 //!
 //! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of
 //! updates, the counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them
 //! kept is bounded by the sum of what each store bounds ([`Sketch::unlisted`]).
 
+use std::cell::LazyCell;
+
+use crate::full::{END, FullRow, ends};
 use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError};
@@ -145,6 +149,21 @@ impl<const N: usize> CountMin<N> {
         cells.filter_map(|i| self.cells.get(i)).min().map_or(0, |least| u64::from(*least))
     }
 
+    /// The least and the most that the least counter of a key may stand for, where all of them are full.
+    fn ends(&self) -> (u64, u64) {
+        let (least, most) =
+            ends(self.cells.chunks(self.width.max(1)).map(|row| FullRow::of(row, self.weight)));
+        (least.min(self.weight), most.min(self.weight))
+    }
+
+    /// The bounds of a size, with what [`CountMin::ends`] says where it is asked.
+    fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
+        let error = (std::f64::consts::E / self.width as f64 * self.weight as f64).ceil() as u64;
+        let estimate = self.estimate(key);
+        let (least, most) = if estimate < END { (estimate, estimate) } else { ends() };
+        Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }
+    }
+
     /// Four rows and no store.
     #[inline(always)]
     fn update_four(&mut self, hasher: Hasher, updates: &[Update<N>]) {
@@ -262,22 +281,19 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
         self.store.keep() == 0
     }
 
-    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. A counter at its end
-    /// bounds nothing: then upper is the whole weight.
+    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. Where all counters of the
+    /// key are full, upper and estimate are the most that they may stand for, and lower comes from the least.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
-        let estimate = self.estimate(key);
-        let error = (std::f64::consts::E / self.width as f64 * self.weight as f64).ceil() as u64;
-        let upper = if estimate >= u64::from(u32::MAX) { self.weight } else { estimate };
-        Ok(Bounds { estimate, lower: estimate.saturating_sub(error), upper: upper.max(estimate) })
+        Ok(self.bounds(key, || self.ends()))
     }
 
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         if self.store.keep() == 0 {
             return Err(self.unsupported("which flows are heavy (it was made without a store of keys)"));
         }
-        let keys = self.store.keys();
-        let flows = keys.into_iter().map(|key| Ok(Flow { key, size: self.flow_size(&key)? }));
-        Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
+        let ends = LazyCell::new(|| self.ends());
+        let flow = |key| Flow { key, size: self.bounds(&key, || *ends) };
+        Ok(select(self.store.keys().into_iter().map(flow).collect(), want))
     }
 
     fn confidence(&self, _: Question) -> Confidence {
@@ -287,7 +303,7 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     fn unlisted(&self) -> Option<u64> {
         let bar = self.store.bar();
         // A full counter tells nothing of what was added to it.
-        let bar = if bar >= u64::from(u32::MAX) { self.weight } else { bar.min(self.weight) };
+        let bar = if bar >= END { self.ends().1 } else { bar.min(self.weight) };
         (self.store.keep() > 0).then_some(bar)
     }
 

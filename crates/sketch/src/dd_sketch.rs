@@ -174,6 +174,11 @@ impl<const N: usize> Sketch<N> for DdSketch<N> {
         Confidence::Certain
     }
 
+    /// Quantiles ask how many values there are, however great their sum is.
+    fn is_saturated(&self) -> bool {
+        self.buckets.contains(&u64::MAX)
+    }
+
     fn value_ranges(&self) -> Result<Vec<ValueRange>, QueryError> {
         let held = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
         let range = |(bucket, values): (usize, &u64)| {

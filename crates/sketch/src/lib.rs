@@ -37,6 +37,7 @@ mod exact;
 mod flow_radar;
 mod fm;
 mod front;
+mod full;
 mod hash;
 mod kind;
 mod linear_counting;

@@ -5,11 +5,15 @@
 //! epochs' difference, the buckets that stand out lead back to the keys. A second, ordinary sketch
 //! (*verification*) weeds out keys that are found by chance, and makes estimates better.
 //!
-//! States are linear: shards add up, and any two epochs can be compared.
+//! States are linear: shards add up, and any two epochs can be compared. A full counter has the value that
+//! its row lacks of the whole weight; where a row has several, each has its share, and bounds are as much
+//! wider (module `full`).
 
+use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use crate::full::{END, FullRow, ends};
 use crate::hash::{Hasher, below};
 use crate::kind::{cells, need};
 use crate::modular::{
@@ -133,14 +137,63 @@ impl<const N: usize> RevSketch<N> {
         self.check_cells(key).into_iter().for_each(f);
     }
 
+    /// The least and the most that the least counter of a key may stand for, where all of them are full.
+    fn ends(&self) -> (u64, u64) {
+        let (least, most) = ends(self.full_rows());
+        (least.min(self.weight), most.min(self.weight))
+    }
+
+    /// The bounds of a size, with what [`RevSketch::ends`] says where it is asked.
+    fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
+        let mut least = u32::MAX;
+        self.each_cell(key, |i| least = least.min(self.cells.get(i).copied().unwrap_or(0)));
+        let error = (std::f64::consts::E / (1u64 << self.bits) as f64 * self.weight as f64).ceil() as u64;
+        let estimate = u64::from(least);
+        let (least, most) = if estimate < END { (estimate, estimate) } else { ends() };
+        Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }
+    }
+
     /// Subtracts an earlier state from this one; none is a state without packets.
-    fn difference(&self, earlier: Option<&Self>) -> Difference<'_, N> {
+    fn difference<'a>(&'a self, earlier: Option<&'a Self>) -> Difference<'a, N> {
         let value = |s: &Self| i64::try_from(s.weight).unwrap_or(i64::MAX);
-        let cells = match earlier {
-            None => self.cells.iter().map(|c| i64::from(*c)).collect(),
-            Some(e) => self.cells.iter().zip(&e.cells).map(|(a, b)| i64::from(*a) - i64::from(*b)).collect(),
-        };
-        Difference { sketch: self, cells, net: value(self).saturating_sub(earlier.map_or(0, value)) }
+        let mut cells = self.values();
+        if let Some(earlier) = earlier {
+            cells.iter_mut().zip(earlier.values()).for_each(|(now, then)| *now = now.saturating_sub(then));
+        }
+        let net = value(self).saturating_sub(earlier.map_or(0, value));
+        Difference { sketch: self, earlier, cells, net }
+    }
+
+    fn full_rows(&self) -> impl Iterator<Item = FullRow> + '_ {
+        self.cells.chunks(1 << self.bits).map(|row| FullRow::of(row, self.weight))
+    }
+
+    /// The values of the counters, of full ones what they most likely stand for.
+    fn values(&self) -> Vec<i64> {
+        let mut values: Vec<i64> = self.cells.iter().map(|c| i64::from(*c)).collect();
+        if self.is_saturated() {
+            for (row, full) in values.chunks_mut(1 << self.bits).zip(self.full_rows()) {
+                let mean = i64::try_from(full.mean()).unwrap_or(i64::MAX);
+                row.iter_mut().filter(|v| **v == END as i64).for_each(|v| *v = mean);
+            }
+        }
+        values
+    }
+
+    /// The most by which the values of a key's counters may be off.
+    fn spread(&self, key: &[u8; N], spreads: &[u64]) -> u64 {
+        let mut most = 0;
+        self.each_cell(key, |i| {
+            if self.cells.get(i) == Some(&u32::MAX) {
+                most = most.max(spreads.get(i >> self.bits).copied().unwrap_or(0));
+            }
+        });
+        most
+    }
+
+    /// What full counters may be off their values in each row; nothing where none is full.
+    fn spreads(&self) -> Vec<u64> {
+        if self.is_saturated() { self.full_rows().map(FullRow::spread).collect() } else { Vec::new() }
     }
 
     /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation
@@ -174,6 +227,7 @@ impl Effort {
 /// Two states, subtracted, and from that again what is known already.
 struct Difference<'a, const N: usize> {
     sketch: &'a RevSketch<N>,
+    earlier: Option<&'a RevSketch<N>>,
     cells: Vec<i64>,
     /// The change of all weight together.
     net: i64,
@@ -346,8 +400,14 @@ impl<const N: usize> Difference<'_, N> {
             self.subtract(key, more);
             *change = change.saturating_add(more);
         }
-        let error = (2.0 * self.noise()).ceil() as i64;
+        let error = (2.0 * self.noise()).ceil() as u64;
+        let states = [Some(self.sketch), self.earlier].map(|state| state.map(|s| (s, s.spreads())));
         let all = found.into_iter().map(|(key, estimate)| {
+            let spread = |sum: u64, (s, spreads): &(&RevSketch<N>, Vec<u64>)| {
+                sum.saturating_add(if spreads.is_empty() { 0 } else { s.spread(&key, spreads) })
+            };
+            let error = states.iter().flatten().fold(error, spread);
+            let error = i64::try_from(error).unwrap_or(i64::MAX);
             let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
             Change { key, change: Bounds { estimate, lower, upper } }
         });
@@ -444,22 +504,21 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     /// As Count-Min with all rows: upper is certain, lower holds with a probability of 1 − e⁻⁶ at least.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
-        let mut least = u32::MAX;
-        self.each_cell(key, |i| least = least.min(self.cells.get(i).copied().unwrap_or(0)));
-        let estimate = u64::from(least);
-        let error = (std::f64::consts::E / (1u64 << self.bits) as f64 * self.weight as f64).ceil() as u64;
-        let upper = if least == u32::MAX { self.weight.max(estimate) } else { estimate };
-        Ok(Bounds { estimate, lower: estimate.saturating_sub(error), upper })
+        Ok(self.bounds(key, || self.ends()))
     }
 
     /// Heavy hitters are changes against nothing. Counters of several keys together may spell one that was
     /// never seen, and since nothing was taken away from any, its lightest counter mostly rules it out: a key
     /// of which even the lower end is heavier than that is left out.
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        let changes = self.difference(None).changes(Want { top: usize::MAX, ..want }, MAX_PATHS);
+        // The estimate of a flow whose counters are full is the most that they may stand for, and so the size
+        // as a change may be less.
+        let (full, ends) = (self.is_saturated(), LazyCell::new(|| self.ends()));
+        let threshold = if full { want.threshold.min(END) } else { want.threshold };
+        let changes = self.difference(None).changes(Want { threshold, top: usize::MAX }, MAX_PATHS);
         let mut flows = Vec::with_capacity(changes.len());
         for Change { key, change } in changes.into_iter().filter(|c| c.change.estimate > 0) {
-            let size = self.flow_size(&key)?;
+            let size = self.bounds(&key, || *ends);
             if i64::try_from(size.upper).is_ok_and(|upper| change.lower > upper) {
                 continue;
             }
@@ -482,7 +541,9 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
     }
 
     fn least_change(&self, earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
-        self.promised(earlier).map(Some)
+        let promised = self.promised(earlier)?;
+        let spreads = [self.spreads(), same(self, earlier)?.spreads()];
+        Ok((spreads.iter().flatten().all(|spread| *spread == 0)).then_some(promised))
     }
 
     fn is_saturated(&self) -> bool {

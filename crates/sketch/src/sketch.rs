@@ -403,9 +403,10 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Says that some table is so full that answers are worse than stated.
+    /// Says that some table or counter is so full that answers are worse than stated: of a sketch that
+    /// counts nothing but weights, that all weight together has reached its end.
     fn is_saturated(&self) -> bool {
-        false
+        self.weight() == u64::MAX
     }
 
     /// The error for what this sketch can't tell.

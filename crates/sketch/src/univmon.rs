@@ -563,6 +563,7 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
     /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells
     /// how many light flows there are.
     fn is_saturated(&self) -> bool {
-        self.cells.iter().any(|c| *c == i64::MAX || *c == i64::MIN) || self.number().is_err()
+        let ended = |c: &i64| *c == i64::MAX || *c == i64::MIN;
+        self.weight == u64::MAX || self.cells.iter().any(ended) || self.number().is_err()
     }
 }

@@ -414,6 +414,6 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
     }
 
     fn is_saturated(&self) -> bool {
-        !self.decoded().is_complete()
+        self.weight == u64::MAX || !self.decoded().is_complete()
     }
 }

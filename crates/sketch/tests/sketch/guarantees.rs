@@ -470,3 +470,78 @@ fn counters_saturate_and_say_so() {
     assert!(s.is_saturated() && s.weight() == u64::MAX);
     assert!(s.entropy().unwrap().estimate.is_finite());
 }
+
+/// A size that no counter of 32 bits can hold is within its bounds and is listed, alone or beside others as
+/// large, in one state and in merged ones.
+#[test]
+fn sizes_beyond_a_counter_are_listed_and_bounded() {
+    const END: u64 = u32::MAX as u64;
+    let count_min = |seed| -> Box<dyn Sketch<4>> {
+        Box::new(CountMin::new(CountMinParams { rows: 4, width: 4_096, keep: 64 }, seed).unwrap())
+    };
+    let rev_sketch = |seed| -> Box<dyn Sketch<4>> { Box::new(RevSketch::new(12, seed).unwrap()) };
+    let makes: [&dyn Fn(u64) -> Box<dyn Sketch<4>>; 2] = [&count_min, &rev_sketch];
+    for (make, seed) in makes.into_iter().flat_map(|make| (0..10).map(move |seed| (make, seed))) {
+        for sizes in [vec![5 * END + 7], vec![2 * END, 7 * END], vec![END + 1, 30 * END, 900 * END]] {
+            let fill = || {
+                let mut s = make(seed);
+                sizes.iter().zip(0..).for_each(|(size, i)| s.update(&key(i), *size));
+                (100..2_000).for_each(|i| s.update(&key(i), 1_000));
+                s
+            };
+            let mut merged = fill();
+            merged.merge(&*fill()).unwrap();
+            for (s, times) in [(fill(), 1), (merged, 2)] {
+                assert!(s.is_saturated());
+                let kind = s.kind();
+                let listed = s.heavy_hitters(Want { threshold: END + 1, top: 10 }).unwrap();
+                assert_eq!(listed.len(), sizes.len(), "{kind}, seed {seed}: {listed:?}");
+                for (size, i) in sizes.iter().zip(0..) {
+                    let (truth, got) = (size * times, s.flow_size(&key(i)).unwrap());
+                    assert!(got.lower <= truth && truth <= got.upper, "{kind}: {truth} in {got:?}");
+                    assert!(listed.iter().any(|f| f.key == key(i) && f.size == got), "{kind}: {listed:?}");
+                    // One full counter a row has a value, and only others in it make it too large.
+                    let beside = s.weight() / 500;
+                    assert!(sizes.len() > 1 || got.estimate - truth < beside, "{kind}: {truth} in {got:?}");
+                    assert!(sizes.len() > 1 || truth - got.lower < beside, "{kind}: {truth} in {got:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Changes of sizes that no counter can hold are within their bounds; where full counters may hide some,
+/// none is promised.
+#[test]
+fn changes_beyond_a_counter_are_bounded() {
+    const END: u64 = u32::MAX as u64;
+    let fill = |sizes: &[(u64, u64)], seed| {
+        let mut s = RevSketch::<4>::new(12, seed).unwrap();
+        sizes.iter().for_each(|(i, size)| s.update(&key(*i), *size));
+        (100..2_000).for_each(|i| s.update(&key(i), 1_000));
+        s
+    };
+    for seed in 0..10 {
+        let (before, after) = (fill(&[(1, 5 * END)], seed), fill(&[(1, 12 * END), (3, 3_000_000_000)], seed));
+        assert!(after.least_change(&before).unwrap().is_some(), "every counter has a value");
+        let got = after.heavy_changes(&before, want(5)).unwrap();
+        let of = |i| got.iter().find(|c| c.key == key(i)).unwrap().change;
+        for (i, truth) in [(1, 7 * END as i64), (3, 3_000_000_000)] {
+            let change = of(i);
+            assert!((change.estimate - truth).abs() < 10_000, "{truth}: {change:?}");
+        }
+
+        let before = fill(&[(1, 2 * END), (2, 5 * END)], seed);
+        let after = fill(&[(1, 12 * END), (2, 5 * END), (3, 3_000_000_000)], seed);
+        assert_eq!(after.least_change(&before).unwrap(), None);
+        let got = after.heavy_changes(&before, want(5)).unwrap();
+        let of = |i| got.iter().find(|c| c.key == key(i)).map(|c| c.change);
+        let change = of(1).unwrap();
+        let truth = 10 * END as i64;
+        assert!(change.lower <= truth && truth <= change.upper, "{truth}: {change:?}");
+        for (i, truth) in [(2, 0), (3, 3_000_000_000)] {
+            let right = |c: Bounds<i64>| c.lower <= truth && truth <= c.upper;
+            assert!(of(i).is_none_or(right), "{truth}: {:?}", of(i));
+        }
+    }
+}
