@@ -271,10 +271,24 @@ fn report(
         }
     }
     let (what, length) = if sliding.is_some() { ("window", "--window") } else { ("epoch", "--epoch") };
-    for (i, _) in report.epochs.iter().enumerate().filter(|(_, e)| e.saturated) {
-        warn!("{what} {i}: the sketch is saturated; give it more --memory or a shorter {length}");
-    }
+    tell_of_full(&report, what, length);
     Ok(report)
+}
+
+/// Warns of sketches that were too full for what they promise.
+fn tell_of_full(report: &Report, what: &str, length: &str) {
+    // Memory makes more counters, not greater ones.
+    let ends = matches!(report.sketch.as_str(), "count-min" | "rev-sketch");
+    for (i, _) in report.epochs.iter().enumerate().filter(|(_, e)| e.saturated) {
+        if ends {
+            warn!(
+                "{what} {i}: counters of 32 bits are full, so bounds are wide; a shorter {length} fills them \
+                 less, and --sketch univmon has counters of 64 bits"
+            );
+        } else {
+            warn!("{what} {i}: the sketch is saturated; give it more --memory or a shorter {length}");
+        }
+    }
 }
 
 /// The figure that counts of a packet.

@@ -30,6 +30,7 @@ pub(super) fn merge(
     }
     super::tell_of_top(&[task.unwrap_or(whole.about.task)], answers);
     let outcome = answer(&whole, task, answers)?;
+    super::tell_of_full(&outcome, "epoch", "--epoch");
     for (i, epoch) in outcome.epochs.iter().enumerate() {
         let Answer::Keys { rows, unlisted: Some(most), .. } = &epoch.answer else { continue };
         if rows.last().is_some_and(|row| row.size.estimate < *most) {
@@ -50,6 +51,7 @@ pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> 
     let state = state::read(path)?;
     super::tell_of_top(&[task.unwrap_or(state.about.task)], answers);
     let report = answer(&state, task, answers).with_context(|| path.display().to_string())?;
+    super::tell_of_full(&report, "epoch", "--epoch");
     show::finish(&[report], answers.format, &checks)
 }
 
