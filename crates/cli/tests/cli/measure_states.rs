@@ -302,6 +302,33 @@ fn changes_of_an_overfull_flow_radar_are_within_their_bounds() {
     }
 }
 
+/// More than 32 bits of bytes of one source: it is listed for a threshold beyond, and told to be more than
+/// counters hold, at once and of the saved state.
+#[test]
+fn weights_beyond_32_bits_are_listed_and_told() {
+    let files = Files::new();
+    let (trace, state) = (files.path("trace"), files.text("state"));
+    let mut long = packet(SECOND, [10, 0, 0, 1]);
+    long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    write(&trace, &[long.clone(), long.clone(), long, packet(SECOND, [10, 0, 0, 2])]);
+    for sketch in ["count-min", "rev-sketch"] {
+        let of_trace = ["measure", text(&trace), "--sketch", sketch, "--key", "src", "--weight", "bytes"];
+        let words = ["--threshold", "4294967296", "--format", "json", "--save", &state];
+        let at_once = run(of_trace.iter().chain(&words)).with(0);
+        let later =
+            run(["measure", "query", &state, "--threshold", "4294967296", "--format", "json"]).with(0);
+        for told in [at_once, later] {
+            let told = told.saying(&["counters of 32 bits are full", "a shorter --epoch"]);
+            let rows = told.json()["epochs"][0]["answers"].as_array().unwrap().clone();
+            assert_eq!(rows.len(), 1, "{sketch}: {rows:?}");
+            let of = |key: &str| rows[0][key].as_u64().unwrap();
+            let bytes = 3 * u64::from(u32::MAX);
+            assert_eq!(rows[0]["key"], "10.0.0.1");
+            assert!(of("lower") <= bytes && bytes <= of("upper"), "{sketch}: {rows:?}");
+        }
+    }
+}
+
 /// Networks of IPv4 say nothing of IPv6: its addresses stay whole, and that is told.
 #[test]
 fn a_prefix_of_ipv4_leaves_ipv6_whole() {

@@ -93,8 +93,11 @@ impl NetworkFunction for Switch {
     fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, (): &()) -> Verdict {
         let other = Verdict::port(self.names.len() as u8);
         let len = fx.cx.pool.meta(first.buf).original_len;
-        let Some(headers) = headers_of(fx.cx, first) else { return other };
-        let first = self.rules.iter().find(|(_, rule)| rule.matches(&headers, len));
+        let headers = headers_of(fx.cx, first);
+        let first = self.rules.iter().find(|(_, rule)| match &headers {
+            Some(headers) => rule.matches(headers, len),
+            None => rule.is_always(),
+        });
         first.map_or(other, |(port, _)| Verdict::port(*port))
     }
 

@@ -177,6 +177,26 @@ fn tee_tap_and_tags() {
     }
 }
 
+/// `any` is every packet, whether it is IP or not; other rules see only what is.
+#[test]
+fn any_sees_what_is_not_ip() {
+    let directory = tempfile::tempdir().unwrap();
+    let header: [u32; 6] = [0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 65_535, 1];
+    let mut arp = [0u8; 60];
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    let words = header.into_iter().chain([1, 0, 60, 60]).flat_map(u32::to_le_bytes);
+    std::fs::write(directory.path().join("in.pcap"), words.chain(arp).collect::<Vec<_>>()).unwrap();
+    for (rule, by_it) in [("any", 1), ("ip", 0), ("not tcp", 0), ("none", 0)] {
+        let graph = format!(
+            "in :: pcap(path=in.pcap) -> sw :: switch(ports=[\"a: {rule}\"])\n\
+             sw[a] -> a :: pcap(path=a.pcap)\n sw[other] -> other :: pcap(path=other.pcap)"
+        );
+        run(&graph, directory.path());
+        let [a, other] = ["a.pcap", "other.pcap"].map(|file| packets(&directory.path().join(file)).len());
+        assert_eq!((a, other), (by_it, 1 - by_it), "{rule}");
+    }
+}
+
 #[test]
 fn a_pipe_is_opened_once() {
     let directory = tempfile::tempdir().unwrap();
