@@ -60,7 +60,7 @@ pub struct ClassSettings {
 
 impl ClassSettings {
     /// Returns true if a packet of it may wait for others.
-    fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         !self.bypass && self.hold_ns > 0 && self.burst > 1
     }
 }

@@ -405,7 +405,7 @@ impl Hold {
         let (mut chunk, mut free) = (*free_chunk, *free_train);
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let candidates = block.candidates.get(range.clone()).unwrap_or_default();
-        let (waits, waits_ns) = (adaptive.waits_of_block(range.clone()), adaptive.waits_ns(wheel));
+        let (waits, waits_ns) = (adaptive.waits_of_block(range.clone()), adaptive.waits_ns(0));
         let (mut stored, mut bytes) = (0, 0);
         for ((frame, &flow), waits) in frames.iter().zip(candidates).zip(waits) {
             let Some(entry) = flows.get_mut(flow as usize) else { break };
@@ -594,13 +594,6 @@ impl Hold {
         train.take_out(&mut self.chunks, &mut self.free_chunk, &mut self.odd, frames);
         train.next = self.free_train;
         self.free_train = id;
-    }
-
-    /// The wheel with the deadlines of a train, where the hold is adaptive.
-    #[inline(always)]
-    pub(crate) fn wheel_of(&mut self, id: u32) -> u8 {
-        let class = self.train(id).class;
-        self.list(class).map_or(0, |list| list.wheel)
     }
 
     /// Packets held, by class.

@@ -123,9 +123,7 @@ impl Reframe {
             && bypass_info.is_some()
             && finish.is_none()
             && config.default.weight == 1
-            && config.default.hold_ns > 0
-            && config.default.burst > 1
-            && !config.default.bypass;
+            && config.default.holds();
         let plain = usual && fixed;
         let hold = Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns));
         Ok(Self {

@@ -162,7 +162,7 @@ impl Reframe {
     #[inline(always)]
     fn wait_of(&mut self, train: u32, wait: u8) {
         let Some(adaptive) = &self.adaptive else { return };
-        let ns = adaptive.waits_ns(self.hold.wheel_of(train)).of(wait);
+        let ns = adaptive.waits_ns(self.hold.train(train).class).of(wait);
         if wait == 0 || !self.hold.wait(train, self.instant, ns) {
             self.leave(train, Cause::Deadline);
         }

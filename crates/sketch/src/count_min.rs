@@ -11,7 +11,7 @@
 
 use std::cell::LazyCell;
 
-use crate::full::{END, FullRow, ends};
+use crate::full::{self, END};
 use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError};
@@ -151,17 +151,12 @@ impl<const N: usize> CountMin<N> {
 
     /// The least and the most that the least counter of a key may stand for, where all of them are full.
     fn ends(&self) -> (u64, u64) {
-        let (least, most) =
-            ends(self.cells.chunks(self.width.max(1)).map(|row| FullRow::of(row, self.weight)));
-        (least.min(self.weight), most.min(self.weight))
+        full::ends(&self.cells, self.width, self.weight)
     }
 
     /// The bounds of a size, with what [`CountMin::ends`] says where it is asked.
     fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
-        let error = (std::f64::consts::E / self.width as f64 * self.weight as f64).ceil() as u64;
-        let estimate = self.estimate(key);
-        let (least, most) = if estimate < END { (estimate, estimate) } else { ends() };
-        Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }
+        full::bounds(self.estimate(key), self.width, self.weight, ends)
     }
 
     /// Four rows and no store.
@@ -281,8 +276,10 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
         self.store.keep() == 0
     }
 
-    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. Where all counters of the
-    /// key are full, upper and estimate are the most that they may stand for, and lower comes from the least.
+    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ.
+    ///
+    /// Where all counters of the key are full, upper and estimate are the most that they may stand for, and
+    /// lower comes from the least.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
         Ok(self.bounds(key, || self.ends()))
     }

@@ -4,6 +4,8 @@
 //! they lack of it is what full counters could not take: a row with one full counter still tells its value,
 //! and a row with several bounds the value of each.
 
+use crate::sketch::Bounds;
+
 /// The value of a full counter, at least.
 pub(crate) const END: u64 = u32::MAX as u64;
 
@@ -18,7 +20,7 @@ pub(crate) struct FullRow {
 
 impl FullRow {
     /// For the counters of a row of a sketch into which this weight was put.
-    pub(crate) fn of(row: &[u32], weight: u64) -> Self {
+    fn of(row: &[u32], weight: u64) -> Self {
         let sum = row.iter().fold(0u64, |sum, cell| sum.saturating_add(u64::from(*cell)));
         let full = row.iter().filter(|cell| **cell == u32::MAX).count() as u64;
         Self { lacks: weight.saturating_sub(sum), full, known: weight < u64::MAX }
@@ -47,7 +49,27 @@ impl FullRow {
     }
 }
 
+/// The rows, of this width, of a sketch into which this weight was put.
+pub(crate) fn rows(cells: &[u32], width: usize, weight: u64) -> impl Iterator<Item = FullRow> + '_ {
+    cells.chunks(width.max(1)).map(move |row| FullRow::of(row, weight))
+}
+
 /// The least and the most that the least counter of a key may stand for, if that is full in each of its rows.
-pub(crate) fn ends(rows: impl Iterator<Item = FullRow>) -> (u64, u64) {
-    rows.fold((u64::MAX, u64::MAX), |(least, most), row| (least.min(row.least()), most.min(row.most())))
+pub(crate) fn ends(cells: &[u32], width: usize, weight: u64) -> (u64, u64) {
+    rows(cells, width, weight)
+        .fold((weight, weight), |(least, most), row| (least.min(row.least()), most.min(row.most())))
+}
+
+/// The bounds of the size of a key whose least counter is `least`: of all weight, what other keys add to a
+/// counter is e/w at most but for a probability of 1/e a row (Count-Min). `ends` are asked for where all
+/// counters are full.
+pub(crate) fn bounds(
+    least: u64,
+    width: usize,
+    weight: u64,
+    ends: impl FnOnce() -> (u64, u64),
+) -> Bounds<u64> {
+    let error = (std::f64::consts::E / width as f64 * weight as f64).ceil() as u64;
+    let (least, most) = if least < END { (least, least) } else { ends() };
+    Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }
 }

@@ -13,7 +13,7 @@ use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::full::{END, FullRow, ends};
+use crate::full::{self, END, FullRow};
 use crate::hash::{Hasher, below};
 use crate::kind::{cells, need};
 use crate::modular::{
@@ -121,7 +121,7 @@ impl<const N: usize> RevSketch<N> {
     #[inline(always)]
     fn check_cells(&self, key: &[u8; N]) -> [usize; CHECKS] {
         let [a, b, ..] = self.checks.hash(key).pieces();
-        let (w, first) = (1 << self.bits, self.modular.stages() * TABLES);
+        let (w, first) = (self.width(), self.modular.stages() * TABLES);
         [(first << self.bits) + below(a, w), ((first + 1) << self.bits) + below(b, w)]
     }
 
@@ -137,20 +137,21 @@ impl<const N: usize> RevSketch<N> {
         self.check_cells(key).into_iter().for_each(f);
     }
 
+    /// Counters of a row.
+    fn width(&self) -> usize {
+        1 << self.bits
+    }
+
     /// The least and the most that the least counter of a key may stand for, where all of them are full.
     fn ends(&self) -> (u64, u64) {
-        let (least, most) = ends(self.full_rows());
-        (least.min(self.weight), most.min(self.weight))
+        full::ends(&self.cells, self.width(), self.weight)
     }
 
     /// The bounds of a size, with what [`RevSketch::ends`] says where it is asked.
     fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
         let mut least = u32::MAX;
         self.each_cell(key, |i| least = least.min(self.cells.get(i).copied().unwrap_or(0)));
-        let error = (std::f64::consts::E / (1u64 << self.bits) as f64 * self.weight as f64).ceil() as u64;
-        let estimate = u64::from(least);
-        let (least, most) = if estimate < END { (estimate, estimate) } else { ends() };
-        Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }
+        full::bounds(least.into(), self.width(), self.weight, ends)
     }
 
     /// Subtracts an earlier state from this one; none is a state without packets.
@@ -165,14 +166,14 @@ impl<const N: usize> RevSketch<N> {
     }
 
     fn full_rows(&self) -> impl Iterator<Item = FullRow> + '_ {
-        self.cells.chunks(1 << self.bits).map(|row| FullRow::of(row, self.weight))
+        full::rows(&self.cells, self.width(), self.weight)
     }
 
     /// The values of the counters, of full ones what they most likely stand for.
     fn values(&self) -> Vec<i64> {
         let mut values: Vec<i64> = self.cells.iter().map(|c| i64::from(*c)).collect();
         if self.is_saturated() {
-            for (row, full) in values.chunks_mut(1 << self.bits).zip(self.full_rows()) {
+            for (row, full) in values.chunks_mut(self.width()).zip(self.full_rows()) {
                 let mean = i64::try_from(full.mean()).unwrap_or(i64::MAX);
                 row.iter_mut().filter(|v| **v == END as i64).for_each(|v| *v = mean);
             }
@@ -443,7 +444,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     fn shape(&self) -> String {
         let how = self.modular.layout();
-        format!("{} tables of {} counters{how}", Self::rows(), 1u64 << self.bits)
+        format!("{} tables of {} counters{how}", Self::rows(), self.width())
     }
 
     fn memory_bytes(&self) -> usize {

@@ -16,7 +16,7 @@ use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
 use slipstream_core::registry::{
-    BuildError, Common, OneThread, Payload, Registry, Role, Shard, Site, StageType,
+    BuildError, Common, Made, OneThread, Payload, Registry, Role, Shard, Site, StageType,
 };
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Kind, Literal, Setting, Settings, Wrong, did_you_mean};
@@ -306,23 +306,28 @@ impl Plan {
             if stage.kind.properties.payload == Payload::Returns {
                 continue;
             }
-            let (name, role, common) = (&stage.name, stage.role, &common);
-            let site = Site {
-                name,
-                role,
-                dry: true,
-                base: &self.base,
-                seed: 0,
-                choices: 0,
-                live: false,
-                proxied: &[],
-                common,
-                shard: Shard::ALONE,
-            };
-            if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
+            if let Err(error) = self.build_dry(stage, &common) {
                 findings.push(self.finding(stage, error));
             }
         }
+    }
+
+    /// Builds a stage by itself, which touches nothing outside: to see whether that can be, and its ports.
+    pub(super) fn build_dry(&self, stage: &PlannedStage, common: &Common) -> Result<Made, BuildError> {
+        let (name, role) = (&stage.name, stage.role);
+        let site = Site {
+            name,
+            role,
+            dry: true,
+            base: &self.base,
+            seed: 0,
+            choices: 0,
+            live: false,
+            proxied: &[],
+            common,
+            shard: Shard::ALONE,
+        };
+        (stage.kind.build)(&stage.settings, &site)
     }
 
     /// What keeps a stage from being made, at its place.

@@ -37,6 +37,8 @@ mod schema;
 #[cfg(test)]
 mod schema_tests;
 mod shape;
+#[cfg(test)]
+mod shape_tests;
 mod shards;
 mod slicing;
 mod syntax;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::config::{Plan, PlannedStage, Wire};
 use super::diagnostics::Finding;
 use super::read::Table;
-use slipstream_core::registry::{Common, Group, Made, Ports, Role, Shard, Site};
+use slipstream_core::registry::{Common, Group, Made, Ports, Role};
 
 /// The number of stages that a graph has at most. Stages call one another, so that each one takes some of
 /// its thread's stack.
@@ -40,42 +40,13 @@ impl Plan {
             let loose =
                 |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
             let loose: Vec<usize> = with_ports.iter().copied().filter(loose).collect();
-            let mut port = None;
-            let open = if source || loose.len() == 1 {
-                loose
-            } else {
-                let ports: Vec<(usize, Vec<String>, Vec<usize>)> = with_ports
-                    .into_iter()
-                    .map(|i| {
-                        let names = self.outputs_of(i);
-                        let free = self.free_outputs(i, &names);
-                        (i, names, free)
-                    })
-                    .collect();
-                let first = ports.iter().filter(|(.., free)| free.first() == Some(&0)).map(|(i, ..)| *i);
-                let first: Vec<usize> = first.collect();
-                // Where no first port is left, another one may be that the settings name: the others of a
-                // type have meanings of their own.
-                let named = |(i, ..): &&(usize, Vec<String>, Vec<usize>)| {
-                    self.stages.get(*i).is_some_and(|s| matches!(s.kind.outputs, Ports::AsSet(_)))
-                };
-                let other: Vec<(usize, &str)> = ports
-                    .iter()
-                    .filter(named)
-                    .flat_map(|(i, names, free)| {
-                        free.iter().filter_map(move |n| Some((*i, names.get(*n)?.as_str())))
-                    })
-                    .collect();
-                match (first.is_empty(), other.as_slice()) {
-                    (true, [(stage, free)]) => {
-                        port = Some((*free).to_owned());
-                        vec![*stage]
-                    }
-                    (true, [(stage, free), ..]) => {
-                        findings.extend(self.stages.get(*stage).map(|s| several(name, s, free, other.len())));
-                        continue;
-                    }
-                    _ => first,
+            let neighbours =
+                if source || loose.len() == 1 { Ok((loose, None)) } else { self.last(name, &with_ports) };
+            let (open, port) = match neighbours {
+                Ok(open) => open,
+                Err(finding) => {
+                    findings.push(finding);
+                    continue;
                 }
             };
             let Some(kind) = table.kind.and_then(|(k, _)| self.registry.get(&k).copied()) else { continue };
@@ -126,26 +97,35 @@ impl Plan {
         }
     }
 
+    /// The stages among these whose first port is free to lead to the end `port`. Where there is none, the
+    /// only stage with a free port, and that port, of those that settings name: the others of a type have
+    /// meanings of their own.
+    fn last(&self, port: &str, among: &[usize]) -> Result<(Vec<usize>, Option<String>), Finding> {
+        let (mut first, mut other) = (Vec::new(), Vec::new());
+        for (id, stage) in among.iter().filter_map(|id| Some((*id, self.stages.get(*id)?))) {
+            let names = self.outputs_of(stage);
+            let free = self.free_outputs(id, &names);
+            if free.first() == Some(&0) {
+                first.push(id);
+            } else if matches!(stage.kind.outputs, Ports::AsSet(_)) {
+                other.extend(free.iter().filter_map(|n| Some((id, stage, names.get(*n)?.clone()))));
+            }
+        }
+        match other.as_slice() {
+            _ if !first.is_empty() => Ok((first, None)),
+            [] => Ok((Vec::new(), None)),
+            [(id, _, free)] => Ok((vec![*id], Some(free.clone()))),
+            [(_, stage, free), ..] => Err(several(port, stage, free, other.len())),
+        }
+    }
+
     /// The names of a stage's output ports. Where its settings name them it is built for that; there are none
     /// where it can't be built, which is told later.
-    fn outputs_of(&self, id: usize) -> Vec<String> {
-        let Some(stage) = self.stages.get(id) else { return Vec::new() };
+    fn outputs_of(&self, stage: &PlannedStage) -> Vec<String> {
         if let Ports::These(ports) = stage.kind.outputs {
             return ports.iter().map(|port| port.name.to_owned()).collect();
         }
-        let site = Site {
-            name: &stage.name,
-            role: stage.role,
-            dry: true,
-            base: &self.base,
-            seed: 1,
-            choices: 1,
-            live: false,
-            proxied: &[],
-            common: &Common::default(),
-            shard: Shard::ALONE,
-        };
-        match (stage.kind.build)(&stage.settings, &site) {
+        match self.build_dry(stage, &Common::default()) {
             Ok(Made::WithPorts(_, names) | Made::Between(_, names)) => names,
             _ => Vec::new(),
         }
@@ -154,15 +134,11 @@ impl Plan {
     /// The numbers of a stage's output ports, of these names, that lead nowhere. Without names its first port
     /// is free unless a wire leaves by it.
     fn free_outputs(&self, id: usize, names: &[String]) -> Vec<usize> {
-        let wired: HashSet<usize> = self
-            .wires
-            .iter()
-            .filter(|wire| wire.from == id)
-            .filter_map(|wire| match wire.output.as_deref() {
-                None => Some(0),
-                written => port_number(written, names),
-            })
-            .collect();
+        let number = |wire: &Wire| match wire.output.as_deref() {
+            None => Some(0),
+            written => port_number(written, names),
+        };
+        let wired: HashSet<usize> = self.wires.iter().filter(|w| w.from == id).filter_map(number).collect();
         (0..names.len().max(1)).filter(|n| !wired.contains(n)).collect()
     }
 

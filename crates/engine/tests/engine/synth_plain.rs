@@ -94,26 +94,24 @@ fn poisson_gaps_are_exponential() {
     }
 }
 
+/// Packets of each of `n` flows, the most frequent first, and the weights that Zipf's law gives them.
+fn ranks(n: u32, zipf: f64, packets: u64, seed: u64) -> (Vec<f64>, Vec<f64>) {
+    let seen = all(SynthConfig { zipf, flows: n, packets, size: Size::Fixed(60), seed, ..config() });
+    let mut counts: HashMap<usize, f64> = HashMap::new();
+    for f in flow_numbers(&seen) {
+        *counts.entry(f).or_default() += 1.0;
+    }
+    let mut counts: Vec<f64> = counts.into_values().collect();
+    counts.sort_by(|a, b| b.total_cmp(a));
+    (counts, (1..=n).map(|r| f64::from(r).powf(-zipf)).collect())
+}
+
 #[test]
 fn ranks_follow_zipf() {
     // Flow numbers are ranks: with as many packets as here, take the flows in order of their counts.
     for (exponent, seed) in [(0.0, 1), (0.8, 2), (1.1, 3), (1.1, 4)] {
         let n = 50;
-        let seen = all(SynthConfig {
-            zipf: exponent,
-            flows: n,
-            packets: 100_000,
-            size: Size::Fixed(60),
-            seed,
-            ..config()
-        });
-        let mut counts: HashMap<usize, f64> = HashMap::new();
-        for f in flow_numbers(&seen) {
-            *counts.entry(f).or_default() += 1.0;
-        }
-        let mut counts: Vec<f64> = counts.into_values().collect();
-        counts.sort_by(|a, b| b.total_cmp(a));
-        let weights: Vec<f64> = (1..=n).map(|r| f64::from(r).powf(-exponent)).collect();
+        let (counts, weights) = ranks(n, exponent, 100_000, seed);
         let total: f64 = weights.iter().sum();
         let chi2: f64 = weights
             .iter()
@@ -135,21 +133,7 @@ fn no_rank_has_more_than_half() {
     // again would take for ever.
     for (n, exponent) in [(2, 1.0), (3, 1.5), (10, 2.0), (100, 1.8), (1000, 5.0), (100, 1.698541672225933)] {
         let packets = 50_000;
-        let seen = all(SynthConfig {
-            zipf: exponent,
-            flows: n,
-            packets,
-            size: Size::Fixed(60),
-            seed: 5,
-            ..config()
-        });
-        let mut counts: HashMap<usize, f64> = HashMap::new();
-        for f in flow_numbers(&seen) {
-            *counts.entry(f).or_default() += 1.0;
-        }
-        let mut counts: Vec<f64> = counts.into_values().collect();
-        counts.sort_by(|a, b| b.total_cmp(a));
-        let weights: Vec<f64> = (1..=n).map(|r| f64::from(r).powf(-exponent)).collect();
+        let (counts, weights) = ranks(n, exponent, packets, 5);
         let others: f64 = weights.iter().skip(1).sum();
         // A first rank whose share would be a half or more has half, the others the rest in proportion.
         let expected = weights.iter().enumerate().map(|(i, w)| if i == 0 { 0.5 } else { 0.5 * w / others });

@@ -75,23 +75,33 @@ pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
     (total <= on_wire).then_some(total)
 }
 
+/// The type of the option that says a jumbogram's length (RFC 2675 §2).
+pub(super) const JUMBO: u8 = 0xc2;
+
 /// The payload length that a jumbogram's hop-by-hop options say (RFC 2675 §2).
 fn jumbo(ip: &[u8]) -> Option<u32> {
-    const PAD1: u8 = 0;
-    const JUMBO: [u8; 2] = [0xc2, 4];
     let [_, words, ..] = *ip.get(40..)? else { return None };
-    let mut options = ip.get(42..48 + 8 * usize::from(words))?;
-    while let [kind, rest @ ..] = options {
-        if *kind == PAD1 {
-            options = rest;
-            continue;
+    let header = ip.get(40..48 + 8 * usize::from(words))?;
+    let mut options = options_v6(header).map_while(|option| option);
+    let (.., length) = options.find(|(_, kind, data)| *kind == JUMBO && data.len() == 4)?;
+    be32(length, 0).filter(|length| *length > u32::from(u16::MAX))
+}
+
+/// The options of a hop-by-hop or destination options header (RFC 8200 §4.2), without padding of one byte:
+/// the offset of each in the header, its type and its data; `None`, and no more, for one that doesn't end
+/// within the header.
+pub(super) fn options_v6(header: &[u8]) -> impl Iterator<Item = Option<(usize, u8, &[u8])>> {
+    const PAD1: u8 = 0;
+    let mut next = 2;
+    std::iter::from_fn(move || {
+        while header.get(next) == Some(&PAD1) {
+            next += 1;
         }
-        if options.starts_with(&JUMBO) {
-            return be32(options, 2).filter(|length| *length > u32::from(u16::MAX));
-        }
-        options = rest.get(1 + usize::from(*rest.first()?)..)?;
-    }
-    None
+        let (at, kind) = (next, *header.get(next)?);
+        let data = header.get(at + 1).and_then(|len| header.get(at + 2..at + 2 + usize::from(*len)));
+        next = data.map_or(header.len(), |data| at + 2 + data.len());
+        Some(data.map(|data| (at, kind, data)))
+    })
 }
 
 /// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is

@@ -9,7 +9,7 @@ use slipstream_wire::{Flags, Headers, LinkType, classify};
 
 use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
-use super::forward::{check_options, check_v4, check_v6};
+use super::forward::{JUMBO, check_options, check_v4, check_v6, options_v6};
 use super::interface::{Mac, is_link_local};
 use super::neighbours::Claim;
 use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
@@ -54,25 +54,16 @@ fn check_extensions(ip: &[u8]) -> Result<(), Refused> {
 /// Checks the options of a header: the uppermost bits of the type of one that is unknown say what becomes of
 /// the packet (RFC 8200 §4.2).
 fn check_options_v6(header: &Extension<'_>) -> Result<(), Refused> {
-    const PAD1: u8 = 0;
-    const JUMBO: u8 = 0xc2;
-    let mut at = 2;
-    while let Some(kind) = header.bytes.get(at).copied() {
-        if kind == PAD1 {
-            at += 1;
-            continue;
-        }
-        let length = header.bytes.get(at + 1).map(|length| usize::from(*length));
-        let end = length.map(|length| at + 2 + length).filter(|end| *end <= header.bytes.len());
-        let is_known = kind == JUMBO && header.protocol == HOP_BY_HOP;
-        match (end, kind >> 6) {
-            (None, _) => return Err((DropReason::Malformed, None)),
-            (Some(_), 1) => return Err((DropReason::Unsupported, None)),
-            (Some(_), 2..) if !is_known => {
+    for option in options_v6(header.bytes) {
+        let Some((at, kind, _)) = option else { return Err((DropReason::Malformed, None)) };
+        match kind >> 6 {
+            0 => {}
+            1 => return Err((DropReason::Unsupported, None)),
+            _ if kind == JUMBO && header.protocol == HOP_BY_HOP => {}
+            _ => {
                 let pointer = (header.at + at) as u32;
                 return Err((DropReason::Unsupported, Some(Message::UnknownOption { pointer })));
             }
-            (Some(end), _) => at = end,
         }
     }
     Ok(())

@@ -192,14 +192,16 @@ impl Pcap {
     }
 }
 
-/// Returns true if the record of an empty packet, as it is written, can be told from what is none.
-pub(super) fn is_taken_for_record(time: Nanos, original_len: u32) -> bool {
-    let (seconds, nanos) = ((time.0 / 1_000_000_000) as u32, (time.0 % 1_000_000_000) as u32);
-    let mut head = [0; RECORD_HEADER];
-    for (to, word) in head.as_chunks_mut().0.iter_mut().zip([seconds, nanos, 0, original_len]) {
-        *to = word.to_le_bytes();
-    }
-    no_record(&head).is_none()
+/// The words of a record's header, as they are written; none of a time that no record can have.
+pub(super) fn record_head(time: Nanos, captured: u32, original_len: u32) -> Option<[u32; 4]> {
+    let seconds = u32::try_from(time.0 / 1_000_000_000).ok()?;
+    Some([seconds, (time.0 % 1_000_000_000) as u32, captured, original_len])
+}
+
+/// Returns true if this header, as it is written, can be told from what is none.
+pub(super) fn is_taken_for_record(head: [u32; 4]) -> bool {
+    no_record(head.map(u32::to_le_bytes).as_flattened().first_chunk().unwrap_or(&[0; RECORD_HEADER]))
+        .is_none()
 }
 
 /// Returns what stands where a record's header should, if that is none although it could be read as an empty

@@ -258,7 +258,8 @@ impl CaptureWriter {
         if interface as usize >= self.interfaces.len() || !data.is_empty() {
             return Err(self.refused(interface, data.len()));
         }
-        let is_taken = self.format == Format::PcapNg || pcap::is_taken_for_record(time, original_len);
+        let head = pcap::record_head(time, 0, original_len).filter(|_| self.format == Format::Pcap);
+        let is_taken = head.is_none_or(pcap::is_taken_for_record);
         self.record(interface, if is_taken { time } else { Nanos(time.0 + 1) }, original_len, data)
     }
 
@@ -274,7 +275,7 @@ impl CaptureWriter {
         let captured = data.len() as u32;
         match self.format {
             Format::Pcap => {
-                let Ok(seconds) = u32::try_from(time.0 / 1_000_000_000) else {
+                let Some(head) = pcap::record_head(time, captured, original_len) else {
                     let packet = self.summary.packets + 1;
                     return Err(CaptureError::TimeTooLate { file: self.name.clone(), packet, time });
                 };
@@ -282,8 +283,7 @@ impl CaptureWriter {
                     self.fits(interface)?;
                 }
                 self.head();
-                let nanos = (time.0 % 1_000_000_000) as u32;
-                put(&mut self.pending, [seconds, nanos, captured, original_len]);
+                put(&mut self.pending, head);
                 self.pending.extend_from_slice(data);
             }
             Format::PcapNg => {

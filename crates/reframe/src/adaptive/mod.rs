@@ -81,8 +81,9 @@ impl Memory {
 /// All that is learned about the packets of a class, and the price that they wait at.
 #[derive(Debug)]
 struct Class {
-    /// The scale of its gaps, and the number of the wheel with that scale.
+    /// The scale of its gaps and waits, and the number of the wheel with that scale.
     scale: GapScale,
+    waits_ns: WaitsNs,
     wheel: u8,
     learner: Learner,
     steering: Steering,
@@ -93,8 +94,8 @@ struct Class {
 /// The adaptive hold of all classes.
 #[derive(Debug)]
 pub(crate) struct Adaptive {
-    /// By the number of the wheel.
-    wheels: Vec<(GapScale, WaitsNs)>,
+    /// The scales of all classes: each is that of the wheel with its number.
+    scales: Vec<GapScale>,
     /// The waits after each packet of a block, by its place.
     waits: [Waits; AHEAD],
     flows: Vec<Memory>,
@@ -106,16 +107,17 @@ pub(crate) struct Adaptive {
 impl Adaptive {
     /// For classes with these settings, each of which has that budget for itself.
     pub(crate) fn new(classes: &[ClassSettings], budget: Option<Budget>, knows: Knowledge) -> Self {
-        let mut wheels: Vec<(GapScale, WaitsNs)> = Vec::new();
+        let mut scales: Vec<GapScale> = Vec::new();
         let class = |c: &ClassSettings| {
             let scale = GapScale::new(c.hold_ns);
-            let known = wheels.iter().position(|(of, _)| of.shift() == scale.shift());
+            let known = scales.iter().position(|of| of.shift() == scale.shift());
             let wheel = known.unwrap_or_else(|| {
-                wheels.push((scale, WaitsNs::new(&scale, Timers::rounding(&scale))));
-                wheels.len() - 1
+                scales.push(scale);
+                scales.len() - 1
             });
             Class {
                 scale,
+                waits_ns: WaitsNs::new(&scale, Timers::rounding(&scale)),
                 wheel: wheel as u8,
                 learner: Learner::new(&scale, c.hold_ns, c.burst, knows.train),
                 steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
@@ -124,7 +126,7 @@ impl Adaptive {
         };
         let classes = classes.iter().map(class).collect();
         let waits = [Waits::NONE; AHEAD];
-        Self { classes, flows: Vec::new(), wheels, waits, mask: knows.mask() }
+        Self { classes, flows: Vec::new(), scales, waits, mask: knows.mask() }
     }
 
     /// Goes by what these counters, one for each class, count from now on.
@@ -150,7 +152,7 @@ impl Adaptive {
 
     /// The scales of gaps and deadlines: each is that of a wheel.
     pub(crate) fn scales(&self) -> impl Iterator<Item = &GapScale> {
-        self.wheels.iter().map(|(scale, _)| scale)
+        self.scales.iter()
     }
 
     /// The number of each class's wheel.
@@ -273,10 +275,10 @@ impl Adaptive {
         self.waits.get(at).copied().unwrap_or(Waits::NONE)
     }
 
-    /// The lengths of all waits in a wheel.
+    /// The lengths of all waits of a class.
     #[inline(always)]
-    pub(crate) fn waits_ns(&self, wheel: u8) -> &WaitsNs {
-        self.wheels.get(usize::from(wheel)).map_or(&WaitsNs::NONE, |(_, waits_ns)| waits_ns)
+    pub(crate) fn waits_ns(&self, class: u8) -> &WaitsNs {
+        self.classes.get(usize::from(class)).map_or(&WaitsNs::NONE, |class| &class.waits_ns)
     }
 
     /// The price of each class, in ns of delay that a packet more in a train is worth.

@@ -278,9 +278,9 @@ fn report(
 /// Warns of sketches that were too full for what they promise.
 fn tell_of_full(report: &Report, what: &str, length: &str) {
     // Memory makes more counters, not greater ones.
-    let ends = matches!(report.sketch.as_str(), "count-min" | "rev-sketch");
+    let narrow = matches!(Kind::from_name(&report.sketch), Some(Kind::CountMin | Kind::RevSketch));
     for (i, _) in report.epochs.iter().enumerate().filter(|(_, e)| e.saturated) {
-        if ends {
+        if narrow {
             warn!(
                 "{what} {i}: counters of 32 bits are full, so bounds are wide; a shorter {length} fills them \
                  less, and --sketch univmon has counters of 64 bits"
