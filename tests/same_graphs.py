@@ -48,7 +48,7 @@ prohibit 203.0.113.0/28
 # Resets have a rate, which is one by the wall clock in a live run.
 LIVE_RULES = "deny udp dst port 53\ndeny tcp dst port 443\ndeny tcp src port 1024-9000\ndefault allow\n"
 FILES = {"live.txt": LIVE_RULES, "rules.txt": RULES, "states.txt": STATES, "routes.txt": ROUTES, "bypass.rules": BYPASS_RULES}
-STAGES = ("pcap", "synth", "null", "shm", "af_packet", "paced", "reframe", "router", "l2fwd", "firewall", "nat", "meter", "balancer", "flow_stats",
+STAGES = ("pcap", "synth", "null", "shm", "af_packet", "paced", "reframe", "router", "l2fwd", "firewall", "nat", "nptv6", "meter", "balancer", "flow_stats",
           "counter", "discard", "limit", "measure", "slice", "splice", "switch", "tap", "tee", "vlan_push", "vlan_pop")
 WRONG = ("refrane(hold=64 parsecs) -> limit(rate=3, brst=2)", "reframe(hold=64us", "a -> b", "slice -> counter", "counter[7] -> discard",
          "switch(ports=[\"x: tcp prot 80\"])[x] -> counter", "firewall(rules=\"nothing.txt\")", "nat(pool=[10.0.0.1/33])", "tee",
@@ -153,6 +153,13 @@ def meter(line):
         line.branch(f"{name}[red]")
 
 
+def nptv6(line):
+    """Inside are those whose addresses begin with some bits, whichever they are."""
+    name = line.name("np")
+    prefixes = line.rng.choice(("inside=2001:db8::/32, external=fd00:77::/48", "inside=2000::/4, external=fd77:1::/48", "inside=::/1, external=fd77:2::/64"))
+    line.put(f"{name} :: nptv6({prefixes}{decide(line.rng)})")
+
+
 def balancer(line):
     rng, name = line.rng, line.name("lb")
     address, port, protocol = line.service
@@ -217,7 +224,7 @@ def sliced(line):
     extra = rng.choice(("", "threshold=0, keep_bytes=100", "fraction=0.5", "part=64", "storage=copy, entries=64", "mode=paper", "entries=4, ttl=1",
                         "marked=remark", "bind=flow", "explicit_drop=false", "tag_bits=40", "rules=\"tcp\""))
     line.put(f"{name} :: slice({extra})")
-    inner = [meter, counter, flow_stats, limit] + ([] if "bind" in extra else [nat, firewall, router])
+    inner = [meter, counter, flow_stats, limit] + ([] if "bind" in extra else [nat, nptv6, firewall, router])
     for stage in rng.sample(inner, rng.randint(1, 2)):
         mark, before = len(line.more), len(line.here)
         stage(line)
@@ -228,7 +235,7 @@ def sliced(line):
     line.put(f"{line.name('j')} :: splice({rng.choice(('', '', 'mtu=1400'))})")
 
 
-KINDS = (reframe, reframe, firewall, nat, router, l2fwd, meter, balancer, flow_stats, counter, limit, switch, tap, tee, vlan, measure, sliced, sliced)
+KINDS = (reframe, reframe, firewall, nat, nptv6, router, l2fwd, meter, balancer, flow_stats, counter, limit, switch, tap, tee, vlan, measure, sliced, sliced)
 
 
 def random_graph(rng, service):

@@ -20,11 +20,12 @@ const RULES: &str = "count udp\nlog 1/3 tcp syn\nreset tcp dst port 23\nallow st
 
 /// A stage type and its settings, without `decide`; how the inputs `a` and `b` and the outputs `x` and `y`
 /// are led; whether the type has `decide`.
-const STAGES: [(&str, &str, &str, bool); 18] = [
+const STAGES: [(&str, &str, &str, bool); 19] = [
     ("firewall", "rules=rules.txt, connections=8, fragments=4", "a -> f -> x; b -> [back]f[back] -> y", true),
     ("firewall", "rules=rules.txt, connections=8, early_drop=true, checksum=all, cache=4", "a -> f -> x; b -> [back]f[back] -> y; f[denied] -> x; f[replies] -> y", true),
     ("nat", "pool=[192.0.2.1], sessions=8, fragments=4, ports=1024-1030, static=\"10.0.0.9 = 192.0.2.9\"", "a -> f -> x; b -> [outside]f[inside] -> y", true),
     ("nat", "pool=[192.0.2.0/30], sessions=8, pooling=arbitrary, filtering=address-and-port-dependent, inbound_refresh=true", "a -> f -> x; b -> [outside]f[inside] -> y", true),
+    ("nptv6", "inside=2001:db8::/48, external=2001:db8:2::/48", "a -> f -> x; b -> [outside]f[inside] -> y", true),
     ("balancer", "service=\"192.0.2.1:80\", backends=[10.0.0.1, \"10.0.0.2 weight=2\"], source=192.0.2.9, connections=8, mtu=576, fragments=4", "a -> f -> x; f[clients] -> y; b -> [backends]f", true),
     ("balancer", "service=\"192.0.2.1:80\", backends=[10.0.0.1, 10.0.0.2], mode=nat, connections=8", "a -> f -> x; b -> [backends]f[clients] -> y", true),
     ("router", "interfaces=[\"a 10.0.0.1/24 2001:db8::1/64 02:00:00:00:00:01\", \"b 192.0.2.2/24 2001:db8:2::1/64 02:00:00:00:00:02 mtu 1280\"], neighbours=[\"192.0.2.1 02:02:02:02:02:02\"], neighbour_table=16", "a -> [a]f[b] -> y; b -> [b]f[a] -> x", true),

@@ -34,6 +34,8 @@ pub enum Message {
     PortUnreachable,
     /// A rule forbids it.
     AdminProhibited,
+    /// Its source is no address that may leave here (RFC 4443 §3.1, code 5).
+    SourcePolicy,
     /// It is too long for the next link and must not be fragmented.
     TooBig {
         /// Longest IP packet that the next link takes, in bytes.
@@ -59,7 +61,7 @@ impl Message {
             Self::NetUnreachable => ([3, 0], 0),
             Self::HostUnreachable => ([3, 1], 0),
             Self::PortUnreachable => ([3, 3], 0),
-            Self::AdminProhibited => ([3, 13], 0),
+            Self::AdminProhibited | Self::SourcePolicy => ([3, 13], 0),
             // RFC 1191 §4: the MTU is in the lower 16 bits.
             Self::TooBig { mtu } => ([3, 4], mtu.min(0xffff)),
             // The pointer is in the uppermost 8 bits; a header of IPv4 is shorter.
@@ -74,6 +76,7 @@ impl Message {
             Self::AdminProhibited => ([1, 1], 0),
             Self::HostUnreachable => ([1, 3], 0),
             Self::PortUnreachable => ([1, 4], 0),
+            Self::SourcePolicy => ([1, 5], 0),
             Self::TooBig { mtu } => ([2, 0], mtu),
             Self::ParameterProblem { pointer } => ([4, 0], pointer),
             Self::UnknownOption { pointer } => ([4, 2], pointer),

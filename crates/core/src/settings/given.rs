@@ -154,6 +154,15 @@ impl Settings {
         }
     }
 
+    /// A prefix, where there is one.
+    #[must_use]
+    pub fn prefix(&self, name: &str) -> Option<IpNet> {
+        match self.get(name) {
+            Some(Value::Prefix(net)) => Some(*net),
+            _ => None,
+        }
+    }
+
     /// The prefixes of a list.
     pub fn prefixes(&self, name: &str) -> impl Iterator<Item = IpNet> {
         self.list(name).iter().filter_map(|v| match v {

@@ -226,7 +226,14 @@ impl Plan {
             return Err(Finding::new(&stage.span, message)
                 .hint("af_packet, af_xdp, dpdk, tap_interface, null, and paced as a source can; or leave out --shards"));
         }
-        if (stage.kind.properties.rewrites_flows)(&stage.settings) {
+        // Where an address alone says what it becomes, answers may come to any shard, unless another stage
+        // has seen the other direction. A NAT leads packets by what it translates itself, which is IPv4.
+        let alone = stage.kind.meets(&stage.settings) == Meets::Nothing
+            && self.stages.iter().all(|other| {
+                other.kind.properties.translation.is_some()
+                    || other.kind.meets(&other.settings) <= Meets::Flow
+            });
+        if (stage.kind.properties.rewrites_flows)(&stage.settings) && !alone {
             return refused(format!(
                 "`{name}` gives packets other addresses, and answers to these would come to another shard; leave out --shards"
             ));

@@ -34,6 +34,7 @@ const ALL: &[StageType] = &[
     l2fwd::L2FWD,
     stages::METER,
     nat::NAT,
+    stages::NPTV6,
     router::ROUTER,
     plumbing::COUNTER,
     delay::DELAY,

@@ -487,6 +487,7 @@ fn frames_that_were_changed_are_not_said_to_end_with_a_check_sequence() {
         ("vlan_pop", false),
         ("firewall(rules=rules.txt)", false),
         ("nat(pool=[192.0.2.1], routed=true)", false),
+        ("nptv6(inside=fd00::/48, external=2001:db8::/48)", false),
         ("balancer(service=\"10.0.1.2:9\", protocol=udp, backends=[10.9.0.1], source=10.9.0.2)", false),
         ("slice(threshold=0) -> splice", true),
         ("slice(threshold=0, marked=remark) -> splice", false),

@@ -138,6 +138,7 @@ fn functions(dir: &Path) -> Vec<String> {
         firewall(&iptables, ", format=iptables, chain=FORWARD"),
         "nat(pool=[192.0.2.0/30])".into(),
         "nat(pool=[192.0.2.1], sessions=200)".into(),
+        "nptv6(inside=2001:db8::/32, external=fd00:77::/48)".into(),
         "meter(cir=20mbps, cbs=30000, ebs=30000, mark=af2)".into(),
         "meter(cir=1mbps, cbs=3000, pir=2mbps, pbs=6000, per=flow, mark=af1)".into(),
         "flow_stats(flows=64)".into(),

@@ -14,11 +14,17 @@ pub enum Nptv6Error {
     /// Longer than 64 bits: no place for the difference that is not an interface's (RFC 6296 §3.5).
     #[error("a prefix of {0} bits is too long, 64 at most")]
     TooLong(u8),
+    /// One is a part of the other, so that an address would be on both sides.
+    #[error("{0} and {1} have addresses in common")]
+    Overlap(Ipv6Net, Ipv6Net),
 }
 
 /// An inside and an external prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nptv6 {
+    /// The prefixes as they are said to be, of which the longer one may leave addresses of the other out.
+    inside_net: Ipv6Net,
+    external_net: Ipv6Net,
     inside: u128,
     external: u128,
     /// The prefix bits.
@@ -44,15 +50,39 @@ impl Nptv6 {
     /// up to there are 0 (RFC 6296 §3.1).
     ///
     /// # Errors
-    /// [`Nptv6Error`] for a prefix of more than 64 bits.
+    /// [`Nptv6Error`] for a prefix of more than 64 bits, and for two that overlap.
     pub fn new(inside: Ipv6Net, external: Ipv6Net) -> Result<Self, Nptv6Error> {
         let length = inside.prefix_len().max(external.prefix_len());
         if length > 64 {
             return Err(Nptv6Error::TooLong(length));
         }
+        if inside.contains(&external) || external.contains(&inside) {
+            return Err(Nptv6Error::Overlap(inside, external));
+        }
         let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-        let (inside, external) = (inside.trunc().addr().to_bits(), external.trunc().addr().to_bits());
-        Ok(Self { inside, external, mask, adjustment: add(sum(inside), !sum(external)), short: length <= 48 })
+        let (inside_net, external_net) = (inside.trunc(), external.trunc());
+        let (inside, external) = (inside_net.addr().to_bits(), external_net.addr().to_bits());
+        Ok(Self {
+            inside_net,
+            external_net,
+            inside,
+            external,
+            mask,
+            adjustment: add(sum(inside), !sum(external)),
+            short: length <= 48,
+        })
+    }
+
+    /// Returns true for an address of the inside prefix, which may have no external one.
+    #[must_use]
+    pub fn is_inside(&self, address: Ipv6Addr) -> bool {
+        self.inside_net.contains(&address)
+    }
+
+    /// Returns true for an address of the external prefix, which may have no inside one.
+    #[must_use]
+    pub fn is_external(&self, address: Ipv6Addr) -> bool {
+        self.external_net.contains(&address)
     }
 
     /// The external address of an inside one; `None` if it is not in the inside prefix or can't be translated
@@ -87,42 +117,34 @@ impl Nptv6 {
         Some((to | rest | u128::from(adjusted) << shift).into())
     }
 
-    /// Translates the source of the IPv6 packet at `l3`, on its way out. `error`: where its ICMPv6 header is,
-    /// if it is an error; the destination of the packet that it quotes is translated too. No checksum
-    /// changes. False, and nothing changed, where the source can't be translated: the packet is to be dropped
-    /// with an ICMPv6 destination unreachable (RFC 6296 §3.4).
-    #[must_use]
-    pub fn apply_outbound(&self, frame: &mut [u8], l3: usize, error: Option<usize>) -> bool {
-        self.apply(frame, [l3 + 8, 24], error, |address| self.outbound(address))
+    /// Translates the destination of the packet that an ICMPv6 error on its way out quotes: it came from
+    /// outside, or from another inside host that takes it for one. The error's header is at `icmp`, and ends
+    /// at `end`, both offsets in `frame`. A quoted address of another prefix stays, since that packet was not
+    /// translated. No checksum changes.
+    pub fn quoted_outbound(&self, frame: &mut [u8], icmp: usize, end: usize) {
+        quoted(frame, [icmp + 8, 24], end, |address| self.outbound(address));
     }
 
-    /// Translates the destination of the IPv6 packet at `l3`, on its way in, and the source of a packet
-    /// quoted by an error.
-    #[must_use]
-    pub fn apply_inbound(&self, frame: &mut [u8], l3: usize, error: Option<usize>) -> bool {
-        self.apply(frame, [l3 + 24, 8], error, |address| self.inbound(address))
+    /// The same of the source that an error on its way in quotes.
+    pub fn quoted_inbound(&self, frame: &mut [u8], icmp: usize, end: usize) {
+        quoted(frame, [icmp + 8, 8], end, |address| self.inbound(address));
     }
+}
 
-    /// `fields`: where the address is, and from the start of a quoted header the address there.
-    fn apply(
-        &self,
-        frame: &mut [u8],
-        fields: [usize; 2],
-        error: Option<usize>,
-        translate: impl Fn(Ipv6Addr) -> Option<Ipv6Addr>,
-    ) -> bool {
-        let [at, in_quoted] = fields;
-        let Some(new) = be128(frame, at).and_then(|old| translate(old.into())) else { return false };
+/// Translates an address of the IPv6 header at `ip`, `field` bytes behind its start, if it lies before `end`:
+/// else a part of it would change, and the checksum with it.
+fn quoted(
+    frame: &mut [u8],
+    [ip, field]: [usize; 2],
+    end: usize,
+    translate: impl Fn(Ipv6Addr) -> Option<Ipv6Addr>,
+) {
+    let at = ip + field;
+    if be16(frame, ip).is_some_and(|word| word >> 12 == 6)
+        && at + 16 <= end
+        && let Some(new) = be128(frame, at).and_then(|old| translate(old.into()))
+    {
         put(frame, at, &new.octets());
-        let quoted =
-            error.map(|icmp| icmp + 8).filter(|&ip| be16(frame, ip).is_some_and(|word| word >> 12 == 6));
-        // A quoted address of another prefix stays: that packet was not translated.
-        if let Some(at) = quoted.map(|ip| ip + in_quoted)
-            && let Some(new) = be128(frame, at).and_then(|old| translate(old.into()))
-        {
-            put(frame, at, &new.octets());
-        }
-        true
     }
 }
 
@@ -151,6 +173,33 @@ mod tests {
         assert_eq!(Nptv6::new(prefix("fd00::/65"), prefix("2001:db8::/48")), Err(Nptv6Error::TooLong(65)));
     }
 
+    /// Prefixes of different lengths: the longer one leaves no place for most subnets of the other.
+    #[test]
+    fn a_longer_prefix_leaves_addresses_out() {
+        let npt = npt("fd00::/48", "2001:db8:0:100::/64");
+        let [first, second] = ["fd00::1", "fd00:0:0:1::1"].map(|a| a.parse::<Ipv6Addr>().unwrap());
+        assert!(npt.outbound(first).is_some_and(|a| npt.is_external(a)));
+        assert!(npt.is_inside(second) && npt.outbound(second).is_none());
+        let prefix = |p: &str| p.parse().unwrap();
+        let (part, whole) = (prefix("fd00:0:0:7::/64"), prefix("fd00::/48"));
+        assert_eq!(Nptv6::new(part, whole), Err(Nptv6Error::Overlap(part, whole)));
+        assert_eq!(Nptv6::new(whole, whole), Err(Nptv6Error::Overlap(whole, whole)));
+    }
+
+    /// Sums of ones' complement don't change by a whole address, but they do by a part of one.
+    #[test]
+    fn a_quoted_address_that_ends_early_stays() {
+        let npt = npt("fd01:203:405::/48", "2001:db8:1::/48");
+        let inside: Ipv6Addr = "fd01:203:405:1::1234".parse().unwrap();
+        let quote = ipv6(17, "2001:db8:ffff::1".parse().unwrap(), inside, &udp(1, 2, &[]));
+        let before = error(1, 4, &quote);
+        for end in 0..=before.len() {
+            let mut message = before.clone();
+            npt.quoted_outbound(&mut message, 0, end);
+            assert_eq!(message == before, end < 8 + 40, "{end}");
+        }
+    }
+
     proptest! {
         #[test]
         fn reversible_injective_and_neutral(
@@ -158,7 +207,10 @@ mod tests {
         ) {
             let net = |address: u128, length| Ipv6Net::new(address.into(), length % 65).unwrap().trunc();
             let (a, b) = (net(inside, lengths[0]), net(external, lengths[1]));
-            let npt = Nptv6::new(a, b).unwrap();
+            let Ok(npt) = Nptv6::new(a, b) else {
+                prop_assert!(a.contains(&b) || b.contains(&a));
+                return Ok(());
+            };
             let length = a.prefix_len().max(b.prefix_len());
             let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
             // Some words of ones, where the search for a word has to go on.
@@ -175,7 +227,7 @@ mod tests {
                 prop_assert!(full);
                 return Ok(());
             };
-            prop_assert!(b.contains(&out));
+            prop_assert!(npt.is_inside(source) && npt.is_external(out) && b.contains(&out));
             // 0 and 0xffff are one number: only an address that has the latter can't come back, and such are
             // refused.
             prop_assert_eq!(npt.inbound(out), Some(source));
@@ -188,22 +240,20 @@ mod tests {
                 _ => (58, error(1, 4, &ipv6(17, remote, source, &udp(1, 2, &payload)))),
             };
             let mut packet = ipv6(transport.0, source, remote, &transport.1);
-            let before = packet.clone();
-            let icmp_error = (kind == 3).then_some(40);
-            prop_assert!(npt.apply_outbound(&mut packet, 0, icmp_error));
-            prop_assert!(is_right(&packet));
-            prop_assert_eq!(&packet[8..24], &out.octets());
+            packet[8..24].copy_from_slice(&out.octets());
+            let end = packet.len();
             if kind == 3 {
+                npt.quoted_outbound(&mut packet, 40, end);
                 prop_assert_eq!(&packet[72..88], &out.octets(), "the quoted destination");
                 prop_assert!(is_right(&packet[48..]));
             }
-            // Back in, as a packet to the external address would come.
-            let (s, d) = packet[8..40].split_at(16);
-            let swapped = [&packet[..8], d, s, &packet[40..]].concat();
-            let mut reply = swapped.clone();
-            prop_assert!(npt.apply_inbound(&mut reply, 0, None));
-            prop_assert_eq!(&reply[24..40], &before[8..24]);
-            prop_assert!(kind == 3 || is_right(&reply));
+            prop_assert!(is_right(&packet));
+            // Back in, as an error about a packet from the external address would come.
+            let mut back = ipv6(58, remote, out, &error(1, 4, &ipv6(17, out, remote, &udp(1, 2, &payload))));
+            back[24..40].copy_from_slice(&source.octets());
+            npt.quoted_inbound(&mut back, 40, end.max(88));
+            prop_assert_eq!(&back[56..72], &source.octets(), "the quoted source");
+            prop_assert!(is_right(&back) && is_right(&back[48..]));
         }
     }
 }

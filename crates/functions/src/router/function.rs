@@ -187,6 +187,7 @@ impl Observe for Router {
         visit("neighbour_questions", c.questions);
         visit("neighbour_answers", c.answers);
         visit("neighbour_announcements", c.announcements);
+        visit("listener_reports", c.reports);
         visit("address_conflicts", c.conflicts);
         visit("icmp_errors", c.icmp_sent);
         visit("icmp_errors_suppressed", c.icmp_suppressed);

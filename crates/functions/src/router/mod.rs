@@ -24,6 +24,7 @@ mod function;
 mod interface;
 #[cfg(test)]
 mod link_tests;
+mod listener;
 mod neighbours;
 #[cfg(test)]
 mod neighbours_tests;
@@ -72,6 +73,7 @@ struct Counters {
     questions: u64,
     answers: u64,
     announcements: u64,
+    reports: u64,
     conflicts: u64,
     unroutable: u64,
     fragmented: u64,

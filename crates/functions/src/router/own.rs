@@ -11,6 +11,7 @@ use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
 use super::forward::{JUMBO, check_options, check_v4, check_v6, options_v6};
 use super::interface::{Mac, is_link_local};
+use super::listener::QUERY;
 use super::neighbours::Claim;
 use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
 use crate::bytes::{be16, put};
@@ -125,6 +126,7 @@ impl Router {
                     None => Verdict::drop(DropReason::Malformed),
                 }
             }
+            (ICMPV6, Some(QUERY)) if v6 && start > 0 => self.queried(fx, frame, &headers),
             _ if group => Verdict::drop(DropReason::Unsupported),
             (ICMP, Some(8)) if !v6 => self.echo(fx, frame, &headers, total),
             (ICMPV6, Some(128)) if v6 => self.echo(fx, frame, &headers, total),

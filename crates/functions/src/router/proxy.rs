@@ -10,12 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use slipstream_wire::protocol::{ICMP, ICMPV6};
 
+use super::listener::Listens;
 use super::{Decision, FunctionContext, Interface, Router, discovery};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason};
 
 /// Addresses of an interface that are announced at a time.
-const MAX_ANNOUNCED: usize = 256;
+pub(super) const MAX_ANNOUNCED: usize = 256;
 /// Types of echo requests.
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
@@ -72,6 +73,12 @@ impl Router {
     #[inline(never)]
     pub(super) fn announce(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let new = std::mem::take(&mut self.unannounced);
+        // Who would ask for them, and switches between, know where first.
+        for port in (0u8..).take(self.interfaces.len()) {
+            if new.iter().any(|(at, net)| *at == port && net.addr().is_ipv6()) {
+                self.report_groups(fx, port, None, 2, Listens::FromNow);
+            }
+        }
         let mut message = std::mem::take(&mut self.message);
         for (port, interface) in (0u8..).zip(&*self.interfaces.clone()) {
             let here = new.iter().filter(|(at, _)| *at == port);
@@ -105,7 +112,7 @@ pub(super) fn to_announce(interfaces: &[Interface], before: Option<&[Interface]>
 }
 
 /// All addresses of a prefix: a pool has no network or broadcast address.
-fn each(net: &IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
+pub(super) fn each(net: &IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
     match net {
         IpNet::V4(net) => {
             let all = net.network().to_bits()..=net.broadcast().to_bits();

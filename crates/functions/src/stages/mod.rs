@@ -3,6 +3,7 @@
 mod balancer;
 mod flow_stats;
 mod meter;
+mod nptv6;
 
 pub use balancer::BALANCER;
 pub use balancer::{BalancerStage, Mode};
@@ -10,3 +11,5 @@ pub use flow_stats::FLOW_STATS;
 pub use flow_stats::{FlowStatsStage, Target};
 pub use meter::METER;
 pub use meter::MeterStage;
+pub use nptv6::NPTV6;
+pub use nptv6::Nptv6Stage;

@@ -32,6 +32,7 @@ const FUNCTIONS: &[&str] = &[
      neighbours=[\"10.0.1.1 02:00:00:00:00:fe\"])",
     "nat(pool=[192.0.2.1], inside=[10.0.0.0/8], ports=\"1024-1031\", sessions=8, udp_timeout=10s, tcp_timeout=20s)",
     "nat(pool=[192.0.2.1])",
+    "nptv6(inside=2001:db8::/48, external=2001:db8:5::/48)",
     "meter(per=flow, cir=8kbps, cbs=200B, ebs=100B, mark=af1, flows=4)",
     "meter(cir=8kbps, cbs=300B, ebs=100B, mark=af2)",
     "switch(ports=[\"t: tcp\"])",
@@ -59,6 +60,7 @@ const TWO_WAY: &[(&str, [&str; 4])] = &[
         ["", "", "[outside]", "[inside]"],
     ),
     ("nat(pool=[192.0.2.1], filtering=address-dependent)", ["", "", "[outside]", "[inside]"]),
+    ("nptv6(inside=2001:db8::/48, external=2001:db8:5::/48)", ["", "", "[outside]", "[inside]"]),
     (
         "balancer(service=\"10.0.1.1:80\", protocol=udp, backends=[10.1.0.1, 10.1.0.2], mode=nat, idle=1s, connections=3)",
         ["", "", "[backends]", "[clients]"],

@@ -87,6 +87,7 @@ fn functions(directory: &Path) -> Vec<(&'static str, String)> {
         ("limit of bits", "{in} -> limit(rate=100mbps, burst=9000) -> {out}".into()),
         ("measure", "{in} -> measure(task=heavy-hitters, epoch=2000p) -> {out}".into()),
         ("nat", "{in} -> nat(pool=[192.0.2.0/30], pooling=arbitrary) -> {out}".into()),
+        ("nptv6", "{in} -> nptv6(inside=2001:db8::/32, external=fd00:77::/48) -> {out}".into()),
         ("firewall and nat", format!("{{in}} -> firewall(rules=\"{acl}\") -> nat(pool=[192.0.2.0/30], pooling=arbitrary) -> {{out}}")),
         ("router", router),
         ("balancer", "{in} -> f :: balancer(service=\"10.0.0.1:80\", backends=[\"10.1.0.1\"], source=192.0.2.79)\nf[backends] -> {out}\nf[clients] -> {out}".into()),
@@ -209,6 +210,7 @@ fn compare(source: &str, wants_sliced: u64) {
                 "limit",
                 "delay",
                 "nat",
+                "nptv6",
                 "switch",
                 "balancer",
             ] {
