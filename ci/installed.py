@@ -189,6 +189,7 @@ def service(case, binary, scratch, root):
         for what in ("CapEff", "CapPrm", "CapBnd"):
             case.equal(int(state[what], 16), CAPABILITIES, what)
         case.equal((state["NoNewPrivs"].strip(), state["Seccomp"].strip()), ("1", "2"), "no new privileges, system calls filtered")
+        case.check("are not refused" not in machine.journal(name), f"the run itself gives up no system calls: {machine.journal(name)}")
         machine.write("/usr/local/bin/probe", TRIES)
         machine.write("/etc/systemd/system/slipstream@probe.service.d/probe.conf", PROBE)
         machine("cp", "/etc/slipstream/wire.toml", "/etc/slipstream/probe.toml")
