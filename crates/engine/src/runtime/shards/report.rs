@@ -60,9 +60,13 @@ fn by_name(sources: impl Iterator<Item = SourceReport>) -> Vec<SourceReport> {
     all
 }
 
+/// Counts that each shard has whole, as its copy of all routes: together they are the largest and no sum.
+const OF_EACH: [&str; 6] = ["hold_ns", "native", "price_ns", "routes", "stations", "zero_copy"];
+
 fn add_counters(all: &mut Vec<(&'static str, u64)>, more: &[(&'static str, u64)]) {
     for (name, n) in more {
         match all.iter_mut().find(|(known, _)| known == name) {
+            Some((_, own)) if OF_EACH.contains(name) => *own = (*own).max(*n),
             Some((_, sum)) => *sum += n,
             None => all.push((name, *n)),
         }
@@ -159,5 +163,12 @@ mod tests {
         assert_eq!(with_hits(one, &other), Some(both));
         assert_eq!(with_hits(json!({ "epochs": [] }), &other), None);
         assert_eq!(with_hits(other, &json!({ "epochs": [] })), None);
+    }
+
+    #[test]
+    fn counts_that_each_shard_has_whole_are_not_added_up() {
+        let mut all = vec![("hold_ns", 16_000), ("routes", 10), ("packets", 3)];
+        add_counters(&mut all, &[("hold_ns", 64_000), ("routes", 10), ("packets", 4), ("native", 1)]);
+        assert_eq!(all, [("hold_ns", 64_000), ("routes", 10), ("packets", 7), ("native", 1)]);
     }
 }
