@@ -5,12 +5,15 @@ import json
 import re
 import signal
 import socket
+import struct
+import subprocess
 import threading
+import time
 
 import live_operation
 from live_functions import have, mac
 from live_operation import Controlled, close, connect, exchange
-from netns import Middlebox, Net
+from netns import Middlebox, Net, checksum, udp
 
 JSON = ("--format", "json")
 HOSTS = 20
@@ -295,4 +298,73 @@ def shard_gateway(case, binary, scratch):
         case.equal((report["left_inside"], report["dropped"].get("unresolved", 0)), (0, 0), "left inside, unresolved")
 
 
-SHARD_OPERATION = (shard_reload, shard_restart, shard_restart_v6, shard_gateway)
+TOLD = """
+graph = "a -> fw -> [lan]r; b -> [wan]r; r[lan] -> a; r[wan] -> held -> b"
+[stage.a]
+type = "af_packet"
+interface = "ma"
+[stage.b]
+type = "af_packet"
+interface = "mb"
+[stage.fw]
+type = "firewall"
+rules = "{rules}"
+[stage.held]
+type = "reframe"
+hold = "auto"
+hold_min = "16us"
+[stage.r]
+type = "router"
+interfaces = ["lan 02:00:00:00:00:0a 10.77.1.254/24", "wan 02:00:00:00:00:0b 10.77.2.254/24"]
+routes = "{routes}"
+reload = "100ms"
+"""
+
+
+def shard_told(case, binary, scratch):
+    """What each shard counts or refuses by itself, all together tell: rules without hits are those that no
+    shard has hits of, routes that a router refuses stand in the log, and one hold isn't the sum of two."""
+    config, rules, routes, control, log = (scratch / f"told.{name}" for name in ("toml", "rules", "routes", "control", "log"))
+    rules.write_text("".join(f"count udp src port {port}\n" for port in (*range(40_000, 40_016), 1)) + "default allow\n")
+    routes.write_text("10.8.0.0/16 via 10.77.2.2\n10.9.0.0/16 via 10.77.2.2\n")
+    config.write_text(TOLD.format(rules=rules, routes=routes))
+    with Net(routed=True) as net:
+        near = net.wire("a")
+        frames = []
+        for flow in range(16):
+            frame = bytearray(udp(net, flow, flow))
+            frame[:6] = bytes.fromhex("02000000000a")
+            frame[28], frame[32] = 1, 2
+            frame[24:26] = b"\0\0"
+            frame[24:26] = struct.pack("!H", checksum(bytes(frame[14:34])))
+            frame[40:42] = b"\0\0"
+            frames.append(bytes(frame))
+        box = Middlebox(net, binary, "run", *JSON, "--shards", 2, "--control", control, config, log=log).ready()
+
+        def until(come):
+            end = time.monotonic() + 10
+            while not come() and time.monotonic() < end and box.child.poll() is None:
+                for frame in frames:
+                    near.send(frame)
+                time.sleep(0.05)
+
+        ask = lambda *words: json.loads(subprocess.run([binary, "ctl", *JSON, "--control", control, *words],
+                                                       capture_output=True, text=True, check=True).stdout)
+        until(lambda: len(ask("rules", "fw")["hits"]) == len(frames))
+        told = ask("rules", "fw")
+        case.equal([hit["line"] for hit in told["hits"]], list(range(1, 17)), "lines with hits")
+        case.equal((told["rules_without_hits"], told["lines_without_hits"]), (1, [17]), "without hits")
+        routes.write_text("10.8.0.0/16 via nobody\n")
+        until(lambda: "routes refused" in log.read_text())
+        case.check("`nobody` is no address" in log.read_text(), f"routes that are wrong: {log.read_text()[-400:]}")
+        status, out, err = box.stop(signal.SIGTERM)
+        if case.equal(status, 0, f"exit status ({err[-400:]})"):
+            report = json.loads(out)
+            of = lambda report, name: next(s for s in report["stages"] if s["name"] == name)
+            case.equal(of(report, "r")["counters"]["routes"], 2, "routes")
+            case.check("nobody" in str(of(report, "r")["report"]), f"the router's report: {of(report, 'r')}")
+            holds = [of(shard, "held")["counters"]["hold_ns"] for shard in report["shards"]]
+            case.equal(of(report, "held")["counters"]["hold_ns"], max(holds), f"holds of {holds}")
+
+
+SHARD_OPERATION = (shard_reload, shard_restart, shard_restart_v6, shard_gateway, shard_told)
