@@ -24,6 +24,16 @@ pub(super) struct Row {
     pub(super) dropped: Vec<(String, f64)>,
 }
 
+/// The hold that a stage has set itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hold {
+    stage: String,
+    /// In shards each sets its own.
+    shard: Option<usize>,
+    /// What the stage says of it.
+    auto: Value,
+}
+
 /// A pipeline between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rates {
@@ -42,8 +52,8 @@ pub(super) struct Rates {
     pub(super) excess_ns: Option<(f64, f64)>,
     /// Sources, then stages, in the order of the pipeline.
     pub(super) rows: Vec<Row>,
-    /// The stages whose holds set themselves: name, and what the stage says of it.
-    pub(super) holds: Vec<(String, Value)>,
+    /// The stages whose holds set themselves.
+    pub(super) holds: Vec<Hold>,
 }
 
 /// The two looks are not of one run, or no time lies between them.
@@ -61,10 +71,14 @@ impl Rates {
             return Err(Restarted);
         }
         let (mut rows, mut holds) = (Vec::new(), Vec::new());
-        for stage in items(after, "stages") {
-            let name = stage.get("name").and_then(Value::as_str).unwrap_or_default();
-            let told = stage.get("report").unwrap_or(&Value::Null);
-            holds.extend(items(told, "auto").iter().map(|auto| (name.to_owned(), auto.clone())));
+        let shards = items(after, "shards").iter().enumerate().map(|(n, shard)| (Some(n), shard));
+        for (shard, part) in std::iter::once((None, after)).chain(shards) {
+            for stage in items(part, "stages") {
+                let name = stage.get("name").and_then(Value::as_str).unwrap_or_default();
+                let told = stage.get("report").unwrap_or(&Value::Null);
+                let hold = |auto: &Value| Hold { stage: name.to_owned(), shard, auto: auto.clone() };
+                holds.extend(items(told, "auto").iter().map(hold));
+            }
         }
         for list in ["sources", "stages"] {
             let (old, new) = (items(before, list), items(after, list));
@@ -112,7 +126,7 @@ impl Rates {
             "cpu": self.cpu,
             "excess_delay_ns": self.excess_ns.map(|(p50, p99)| json!({ "p50": p50 as u64, "p99": p99 as u64 })),
             "stages": self.rows.iter().map(row).collect::<Vec<_>>(),
-            "holds": self.holds.iter().map(|(stage, auto)| json!({ "stage": stage, "auto": auto })).collect::<Vec<_>>(),
+            "holds": self.holds.iter().map(Hold::as_json).collect::<Vec<_>>(),
         })
     }
 
@@ -131,22 +145,35 @@ impl Rates {
         for row in &self.rows {
             t.row(row.cells());
         }
-        for (stage, auto) in &self.holds {
-            holds(&mut t, stage, auto);
-        }
+        self.holds.iter().for_each(|hold| hold.show(&mut t));
         t
     }
 }
 
-/// The hold that a stage has set itself, and what others would give.
-fn holds(t: &mut Table, stage: &str, auto: &Value) {
-    let of = |v: &Value, key: &str| time(number(v, &[key]));
-    t.title(format!("Holds of {}, at present {}", visible(stage), of(auto, "hold_ns")));
-    t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
-    for tried in items(auto, "tried") {
-        let train = number(tried, &["mean_train"]);
-        let train = train.map_or_else(|| "–".to_owned(), |n| format!("{n:.2}"));
-        t.row([of(tried, "hold_ns"), train, of(tried, "mean_delay_ns"), of(tried, "futile_wait_ns")]);
+impl Hold {
+    fn as_json(&self) -> Value {
+        let mut hold = json!({ "stage": self.stage, "auto": self.auto });
+        if let (Some(shard), Some(fields)) = (self.shard, hold.as_object_mut()) {
+            fields.insert("shard".to_owned(), shard.into());
+        }
+        hold
+    }
+
+    /// Shows it, and what others would give.
+    fn show(&self, t: &mut Table) {
+        let of = |v: &Value, key: &str| time(number(v, &[key]));
+        let shard = self.shard.map(|n| format!(" in shard {n}")).unwrap_or_default();
+        t.title(format!(
+            "Holds of {}{shard}, at present {}",
+            visible(&self.stage),
+            of(&self.auto, "hold_ns")
+        ));
+        t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
+        for tried in items(&self.auto, "tried") {
+            let train = number(tried, &["mean_train"]);
+            let train = train.map_or_else(|| "–".to_owned(), |n| format!("{n:.2}"));
+            t.row([of(tried, "hold_ns"), train, of(tried, "mean_delay_ns"), of(tried, "futile_wait_ns")]);
+        }
     }
 }
 
@@ -274,6 +301,29 @@ mod tests {
         let json = rates.as_json();
         assert_eq!(json["stages"][1]["dropped_pps"]["denied"], 10.0);
         assert_eq!(json["interval_ns"], 2_000_000_000u64);
+    }
+
+    /// In shards each stage has set a hold of its own; all are shown.
+    #[test]
+    fn holds_of_all_shards_are_there() {
+        let told = |hold_ns: u64| {
+            let tried = json!([{ "hold_ns": 16_000, "mean_train": 1.5, "mean_delay_ns": 9000, "futile_wait_ns": 10 }]);
+            json!({ "auto": [{ "class": 0, "hold_ns": hold_ns, "tried": tried }] })
+        };
+        let (before, mut after) = (report(1_000_000_000, 1000, 10), report(3_000_000_000, 5000, 30));
+        let shard = |hold_ns: u64| json!({ "stages": [{ "name": "fw", "report": told(hold_ns) }] });
+        after["shards"] = json!([shard(32_000), shard(64_000)]);
+        let rates = Rates::between(&before, &after).unwrap();
+        let json = rates.as_json();
+        let holds = items(&json, "holds").iter();
+        let holds: Vec<_> = holds.map(|h| (h["shard"].as_u64(), h["auto"]["hold_ns"].as_u64())).collect();
+        assert_eq!(holds, [(Some(0), Some(32_000)), (Some(1), Some(64_000))]);
+        let shown = rates.as_table().render(None);
+        assert!(shown.contains("Holds of fw in shard 1, at present 64.0 µs"), "{shown}");
+        // On one thread the stage itself tells.
+        (after["shards"], after["stages"][0]["report"]) = (Value::Null, told(16_000));
+        let json = Rates::between(&before, &after).unwrap().as_json();
+        assert_eq!(json["holds"][0], json!({ "stage": "fw", "auto": told(16_000)["auto"][0] }));
     }
 
     /// A server at the address need not be a pipeline of ours.
