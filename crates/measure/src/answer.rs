@@ -243,7 +243,9 @@ impl<const N: usize> Side<'_, N> {
                 truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),
             }
         };
-        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest, unlisted: None })
+        let mut rows: Vec<Row> = changes.iter().map(row).collect();
+        in_order(&mut rows);
+        Ok(Answer::Keys { rows, greatest, unlisted: None })
     }
 
     fn figure(

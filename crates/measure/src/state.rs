@@ -307,6 +307,25 @@ mod tests {
         of_length::<37>("5tuple");
     }
 
+    /// Keys of equal size and of equal change come in one order, that of their text, as where the answers for
+    /// both IP versions are joined.
+    #[test]
+    fn ties_are_in_the_order_of_what_is_printed() {
+        for kind in [Kind::Exact, Kind::FlowRadar, Kind::RevSketch, Kind::UnivMon] {
+            let config = Config { kind, size: Size::Memory(1 << 20), ..Config::default() };
+            let mut sketch = build::<4>(&config).unwrap();
+            [9u8, 10, 100].into_iter().for_each(|n| sketch.update(&[n; 4], 50));
+            let state = save(sketch.as_ref());
+            for (before, task) in [(None, Task::HeavyHitters), (Some(&[][..]), Task::HeavyChanges)] {
+                let Answer::Keys { rows, .. } = asked(4, "src", &state, before, task).answer else {
+                    panic!("{task:?} lists keys")
+                };
+                let listed: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
+                assert_eq!(listed, ["10.10.10.10", "100.100.100.100", "9.9.9.9"], "{kind} {task:?}");
+            }
+        }
+    }
+
     /// States that were merged until no counter can hold what they sum up say so, and promise no bounds.
     #[test]
     fn sums_beyond_64_bits_promise_nothing() {
