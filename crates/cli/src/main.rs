@@ -106,8 +106,8 @@ fn lacks_only_inputs(asked: &clap::Error) -> bool {
 fn negative(asked: &clap::Error) -> Option<(String, String)> {
     let Some(ContextValue::String(value)) = asked.get(ContextKind::InvalidArg) else { return None };
     let begins = value.strip_prefix('-')?.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-    // Of several letters behind one dash only the first is told.
-    let words: Vec<String> = std::env::args().collect();
+    // Of several letters behind one dash only the first is told. Names of files may be any bytes.
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let at = words.iter().position(|word| begins && word.starts_with(value.as_str()))?;
     let option = words.get(at.checked_sub(1)?)?;
     let named = option.starts_with("--") && !option.contains('=');

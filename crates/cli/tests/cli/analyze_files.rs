@@ -9,7 +9,7 @@ use parquet::record::RowAccessor;
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 
-use crate::common::{campus, run, scratch, small, text};
+use crate::common::{campus, run, run_in, scratch, small, text};
 
 fn analyze(folder: &Path, arguments: &[&str]) -> Output {
     let run = Command::new(env!("CARGO_BIN_EXE_slipstream"))
@@ -182,6 +182,36 @@ fn flows_of_all_traces_add_up_to_the_result() {
         assert_eq!(trace["tcp"]["flows"], flows);
         assert_eq!(trace["tcp"]["packets"], sum(9));
     }
+}
+
+/// A damaged trace that is left out has no rows in the table of packets, as in that of flows.
+#[test]
+fn packets_are_those_of_the_traces_that_count() {
+    let folder = scratch();
+    let whole = fs::read(small()).unwrap();
+    fs::write(folder.path().join("cut.pcap"), &whole[..whole.len() - 1]).unwrap();
+    fs::write(folder.path().join("whole.pcap"), &whole).unwrap();
+    let traces = ["cut.pcap", "whole.pcap", "synth:packets=100"];
+    let count = |options: &[&str]| {
+        let words = ["--keep-going", "--parquet-packets", "p.parquet", "--format", "json"];
+        let result = json(&analyze(folder.path(), &[&traces[..], options, &words[..]].concat()));
+        let file = File::open(folder.path().join("p.parquet")).unwrap();
+        let reader = SerializedFileReader::new(file).unwrap();
+        for trace in result["traces"].as_array().unwrap() {
+            let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap);
+            let rows = rows.filter(|r| trace["file"] == r.get_string(0).unwrap().as_str()).count();
+            assert_eq!(trace["records"], rows, "{options:?}");
+        }
+        assert_eq!(result["total"]["records"], reader.get_row_iter(None).unwrap().count(), "{options:?}");
+        result["traces"].as_array().unwrap().len()
+    };
+    assert_eq!(count(&[]), 3);
+    assert_eq!(count(&["--strict"]), 2);
+    // Where the damage lies behind what counts, it is none.
+    assert_eq!(count(&["--strict", "-c", "10"]), 3);
+
+    let words = ["-", "whole.pcap", "--strict", "--keep-going", "--parquet-packets", "p.parquet"];
+    run_in(folder.path(), ["analyze"].iter().chain(&words)).with(0).saying(&["-: ", "reads traces twice"]);
 }
 
 #[test]

@@ -93,9 +93,10 @@ pub(super) const LIMIT: StageType = StageType {
         Setting {
             name: "burst",
             kind: Kind::Bytes(1, 1 << 32),
-            default: Some("64KiB"),
+            default: None,
             required: false,
-            help: "Bytes, or packets where the rate is one of packets, that may pass at once after a pause",
+            help: "Bytes, or packets where the rate is one of packets, that may pass at once after a pause; left out: 64KiB, \
+                   or the packets of a tenth of a second",
         },
     ],
     properties: Properties {
@@ -248,7 +249,6 @@ impl Observe for Discard {
 }
 
 fn limit(settings: &Settings, _: &Site<'_>) -> Result<Made, BuildError> {
-    let burst = settings.number("burst");
     let (per_second, bits) = match settings.rate("rate") {
         Some(Rate::Packets(n)) => (n, false),
         Some(Rate::Bits(n)) => (n, true),
@@ -259,6 +259,8 @@ fn limit(settings: &Settings, _: &Site<'_>) -> Result<Made, BuildError> {
             BuildError::setting("rate", "a rate of 0 lets nothing pass").hint("use `discard` for that")
         );
     }
+    let usual = if bits { 1 << 16 } else { (per_second / 10).max(1) };
+    let burst = settings.optional_number("burst").unwrap_or(usual);
     let full = u128::from(if bits { burst * 8 } else { burst }) * SECOND;
     let limit = Limit { per_second, bits, tokens: full, full, last: Nanos(0) };
     Ok(Made::Stage(stage_of(limit, &Settings::default())))

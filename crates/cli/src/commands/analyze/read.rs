@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use slipstream::io::capture::{CaptureReader, Part, Parts, Record, Sections};
 use slipstream::time::Nanos;
 use slipstream_lab::frontier::Arrivals;
@@ -163,6 +163,10 @@ pub(super) fn analyze_one(
     {
         return Ok(analyzed);
     }
+    // Rows that were written stay, so that a damaged trace has to be known before its first one is.
+    if packets.is_some() && args.damage.strict && args.keep_going {
+        refuse_damaged(path, config, args, &progress)?;
+    }
     let mut input = Input::open(path)?;
     if let Input::Capture(reader) = input {
         if config.threads > 1 && goes_by_parts(args) {
@@ -200,6 +204,35 @@ pub(super) fn analyze_one(
         }
     }
     sinks.finish(file, truncated_at_byte, args)
+}
+
+/// Reads a trace as far as its packets count.
+///
+/// # Errors
+/// What is damaged in it, and that it can't be read twice.
+fn refuse_damaged(
+    path: &Path,
+    config: &Config,
+    args: &cli::Analyze,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    if path.as_os_str() == "-" || (path.exists() && !path.is_file()) {
+        bail!(
+            "{}: --parquet-packets with --strict and --keep-going reads traces twice, which takes files; \
+             leave one of these out",
+            path.display()
+        );
+    }
+    let Input::Capture(mut reader) = Input::open(path)? else { return Ok(()) };
+    let mut selector = Selector::new(&args.selection, config.encapsulation);
+    records(&mut reader, progress, |at, link, len, data| {
+        selector.wants(at.0, link, len, data);
+        Ok(!selector.is_done())
+    })?;
+    if reader.damage().is_some() {
+        report_damage(&reader, true)?;
+    }
+    Ok(())
 }
 
 /// Analyses a file of which each thread reads a section; None if it must be read in one piece.
