@@ -137,7 +137,8 @@ impl Layer {
             whole.then(|| Self::new(&headers, l3))
         });
         let one = found.next().filter(|layer| layer.l4 == start)?;
-        found.next().is_none().then_some(one)
+        // What comes later lies in that header, and may look like one by chance.
+        found.all(|other| other.l4 != start).then_some(one)
     }
 
     /// Returns true if its length fields can be those of a packet of so many bytes.
@@ -434,6 +435,16 @@ mod tests {
         let twice = in_tunnel(0, &once, 6);
         let header = [1, 1, 0, 0, 100, 0, (twice.len() - 3032) as u8, 0, 16, 0];
         assert!(!segmenter.take(&twice, Offload::read(&header)));
+    }
+
+    /// The low byte of a length may be that which IPv6 begins with, the hops behind it a length that fits.
+    #[test]
+    fn bytes_of_a_header_that_look_like_another_one_are_none() {
+        for payload in 1..300_usize {
+            let whole = in_tunnel(0, &frame(false, true, false, 0, 2, 0x10, &vec![7; payload]), 5);
+            let header = [1, 1, 0, 0, 10, 0, (whole.len() - payload - 32) as u8, 0, 16, 0];
+            assert!(Segmenter::default().take(&whole, Offload::read(&header)), "{payload}");
+        }
     }
 
     #[test]
