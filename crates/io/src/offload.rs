@@ -2,9 +2,9 @@
 //! super-frame of up to 64 KiB into frames that a wire takes. Linux tells of both in a header before the
 //! packet (`virtio_net_hdr`), of packet sockets and TAP interfaces alike.
 
-use slipstream_wire::checksum::{checksum, fill_ip, fill_transport};
-use slipstream_wire::protocol::{GRE, IPV4, IPV6};
-use slipstream_wire::view::Sctp;
+use slipstream_wire::checksum::{checksum, combine, fill_ip, fill_transport, sum};
+use slipstream_wire::protocol::{AH, GRE, IPV4, IPV6, ROUTING};
+use slipstream_wire::view::{Ipv6, Sctp};
 use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 /// Bytes of the header.
@@ -16,6 +16,10 @@ pub(crate) const LONGEST: usize = HEADER + 14 + 8 + (1 << 16);
 /// Geneve (RFC 8926, 268 bytes), Ethernet with two tags, and IP with as many bytes again. A sender that says
 /// more would have each byte before that looked at.
 const LONGEST_TUNNEL: usize = 512;
+
+/// Bytes of all headers of a packet that is cut off a super-frame, at most. Each packet has them anew: with
+/// IPv6 extension headers of 32 KiB before payloads of a byte, one frame would become a gigabyte.
+const LONGEST_HEADERS: usize = 1024;
 
 /// The offset of SCTP's checksum in its header: of those that Linux leaves to a card, it alone stands there.
 const SCTP_CHECKSUM: usize = 8;
@@ -62,6 +66,30 @@ impl Offload {
     /// That of the frame with so many bytes more before its headers.
     pub(crate) fn behind(self, bytes: usize) -> Self {
         Self { checksum: self.checksum.map(|(start, offset)| (start + bytes, offset)), ..self }
+    }
+
+    /// The way to the transport checksums of a super-frame's packets, which have these headers; `None` where
+    /// there is none to right ones.
+    fn sums(self, frame: &[u8], layer: &Layer, tunnel: Option<&Layer>) -> Option<Sums> {
+        if tunnel.into_iter().chain([layer]).any(|layer| layer.is_authenticated(frame)) {
+            return None;
+        }
+        // Nothing says which sum that of the tunnel is made with.
+        if let Some(layer) = tunnel
+            && (layer.protocol == UDP && be16(frame, layer.l4 + 6) != 0)
+            && layer.is_on_its_way(frame)
+        {
+            return None;
+        }
+        if !layer.is_on_its_way(frame) {
+            return Some(Sums::Own);
+        }
+        // The field has the sum of the pseudo-header, whose length is that of the super-frame.
+        let offset = checksum_offset(layer.protocol);
+        self.checksum.filter(|place| *place == (layer.l4, offset))?;
+        let len = (frame.len() - layer.l4) as u32;
+        let len = sum(&len.to_be_bytes());
+        Some(Sums::With(combine(be16(frame, layer.l4 + offset), !len)))
     }
 
     /// Completes the checksum of a usual frame; returns true if one was missing.
@@ -147,9 +175,27 @@ impl Layer {
         bytes.saturating_sub(self.l3 + fixed) <= usize::from(u16::MAX)
     }
 
+    /// Finds an IPv6 extension header of this protocol in a frame, of which `is` says that it is the one.
+    fn has_extension(&self, frame: &[u8], protocol: u8, is: impl Fn(&[u8]) -> bool) -> bool {
+        let packet = frame.get(self.l3..).filter(|_| self.six).unwrap_or_default();
+        let packet = Ipv6::new_unchecked(packet);
+        packet.extensions().any(|extension| extension.protocol == protocol && is(extension.bytes))
+    }
+
+    /// Returns true if it has a header that authenticates the packet: nobody but its sender can make one.
+    fn is_authenticated(&self, frame: &[u8]) -> bool {
+        self.has_extension(frame, AH, |_| true)
+    }
+
+    /// Returns true if the packet is on its way through a routing header: its checksum is made with its last
+    /// destination, which is not the one in the header.
+    fn is_on_its_way(&self, frame: &[u8]) -> bool {
+        self.has_extension(frame, ROUTING, |bytes| bytes.get(3).is_some_and(|left| *left != 0))
+    }
+
     /// Has lengths and checksums go by the bytes that there are; `number` is that of the packet among those
-    /// of its super-frame. `always`: a checksum of 0 of UDP is one that is missing.
-    fn repair(&self, packet: &mut [u8], number: u16, always: bool) {
+    /// of its super-frame. `sums`: how the transport checksum is made.
+    fn repair(&self, packet: &mut [u8], number: u16, sums: Sums) {
         let Self { l3, l4, six, protocol } = *self;
         // That of IPv6 leaves out the fixed header, so that packets may be longer than 65,535 bytes.
         let fixed = if six { 40 } else { 0 };
@@ -168,12 +214,19 @@ impl Layer {
         let l4 = l4 - l3;
         let Ok(headers) = classify(LinkType::RawIp, packet) else { return };
         fill_ip(packet, &headers);
-        match protocol {
-            UDP if !always && be16(packet, l4 + 6) == 0 => {}
-            TCP | UDP => {
+        match (protocol, sums) {
+            (UDP, Sums::IfThere) if be16(packet, l4 + 6) == 0 => {}
+            (TCP | UDP, Sums::With(pseudo)) => {
+                let field = l4 + checksum_offset(protocol);
+                // This counts, as in a usual frame whose checksum is missing.
+                put(packet, field, combine(pseudo, transport));
+                let value = checksum(packet.get(l4..).unwrap_or_default());
+                put(packet, field, if value == 0 { 0xffff } else { value });
+            }
+            (TCP | UDP, _) => {
                 fill_transport(packet, &headers);
             }
-            GRE if packet.get(l4).is_some_and(|flags| flags & GRE_CHECKSUM != 0) => {
+            (GRE, _) if packet.get(l4).is_some_and(|flags| flags & GRE_CHECKSUM != 0) => {
                 put(packet, l4 + 4, 0);
                 let value = checksum(packet.get(l4..).unwrap_or_default());
                 put(packet, l4 + 4, value);
@@ -181,6 +234,23 @@ impl Layer {
             _ => {}
         }
     }
+}
+
+/// The transport checksum of a packet that is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sums {
+    /// By its own headers.
+    #[default]
+    Own,
+    /// By its own headers, but that of UDP stays away where it was.
+    IfThere,
+    /// With this sum of addresses and protocol.
+    With(u16),
+}
+
+/// The offset of the checksum in the header of TCP or UDP.
+fn checksum_offset(protocol: u8) -> usize {
+    if protocol == TCP { 16 } else { 6 }
 }
 
 /// Flags in the first byte of a GRE header: that it has a checksum, and a sequence number.
@@ -206,6 +276,7 @@ pub(crate) struct Segmenter {
     /// The headers of its packets, and those of a tunnel around them.
     layer: Layer,
     tunnel: Option<Layer>,
+    sums: Sums,
     /// Offset of the payload, and the bytes of it that each packet gets.
     payload: usize,
     size: usize,
@@ -217,7 +288,7 @@ pub(crate) struct Segmenter {
 
 impl Segmenter {
     /// Takes a super-frame: TCP or UDP over IPv4 or IPv6, perhaps in a tunnel: IP in IP, GRE, or any over
-    /// UDP. False where it is none of these; nothing comes of it then.
+    /// UDP. False where it is none of these, or its packets can't be made right; nothing comes of it then.
     pub(crate) fn take(&mut self, frame: &[u8], offload: Offload) -> bool {
         self.cuts = false;
         let Some(size) = offload.segment.filter(|size| *size > 0) else { return false };
@@ -234,22 +305,26 @@ impl Segmenter {
         } else {
             (outer, None)
         };
-        let header = match layer.protocol {
-            TCP => frame.get(layer.l4 + 12).map_or(0, |byte| usize::from(byte >> 4) * 4),
-            UDP => 8,
-            _ => 0,
+        let (header, least) = match layer.protocol {
+            TCP => (frame.get(layer.l4 + 12).map_or(0, |byte| usize::from(byte >> 4) * 4), 20),
+            UDP => (8, 8),
+            _ => return false,
         };
         let payload = layer.l4 + header;
-        if header < 8 || payload >= frame.len() || layer.protocol != offload.protocol {
+        if header < least || payload >= frame.len().min(LONGEST_HEADERS + 1) {
             return false;
         }
+        if layer.protocol != offload.protocol {
+            return false;
+        }
+        let Some(sums) = offload.sums(frame, &layer, tunnel.as_ref()) else { return false };
         let longest = frame.len().min(payload.saturating_add(size));
         if !tunnel.iter().chain([&layer]).all(|layer| layer.has_room_for(longest)) {
             return false;
         }
         self.frame.clear();
         self.frame.extend_from_slice(frame);
-        (self.layer, self.tunnel) = (layer, tunnel);
+        (self.layer, self.tunnel, self.sums) = (layer, tunnel, sums);
         (self.payload, self.size, self.at, self.made) = (payload, size, payload, 0);
         self.cuts = true;
         true
@@ -281,9 +356,9 @@ impl Segmenter {
             }
         }
         // The checksum of a tunnel covers what is inside of it.
-        self.layer.repair(packet, self.made, true);
+        self.layer.repair(packet, self.made, self.sums);
         if let Some(tunnel) = &self.tunnel {
-            tunnel.repair(packet, self.made, false);
+            tunnel.repair(packet, self.made, Sums::IfThere);
         }
         (self.at, self.made) = (end, self.made.wrapping_add(1));
         self.cuts = !last;
@@ -466,6 +541,109 @@ mod tests {
         };
         assert!(takes(252));
         assert!(!takes(600));
+    }
+
+    /// A frame of TCP over IPv6 with these extension headers: their kinds, and their lengths in units of
+    /// eight bytes, the first of which is not counted.
+    fn extended(extensions: &[(u8, u8)], seq: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = frame(true, true, false, 1, seq, flags, payload);
+        let (mut chain, mut before) = (Vec::new(), 20);
+        for (kind, len) in extensions {
+            let next = if before == 20 { &mut frame[before] } else { &mut chain[before - 54] };
+            *next = *kind;
+            before = 54 + chain.len();
+            // A routing header names one more place to go to: a last destination, which sums are made with.
+            chain.extend([TCP, *len, 4, u8::from(*kind == 43), 0, 0, 0, 0]);
+            chain.resize(chain.len() + usize::from(*len) * 8, 0x31);
+        }
+        frame.splice(54..54, chain.iter().copied());
+        let len = ((frame.len() - 54) as u16).to_be_bytes();
+        frame[18..20].copy_from_slice(&len);
+        let l4 = 54 + chain.len();
+        let last = if extensions.iter().any(|(kind, _)| *kind == 43) { [0x31; 16] } else { [0x20; 16] };
+        let mut pseudo = [[0x20; 16], last].concat();
+        pseudo.extend(((frame.len() - l4) as u32).to_be_bytes());
+        pseudo.extend([0, 0, 0, TCP]);
+        put(&mut frame, l4 + 16, 0);
+        let value = checksum(&[&pseudo, &frame[l4..]].concat());
+        put(&mut frame, l4 + 16, value);
+        frame
+    }
+
+    /// The header of a super-frame that `extended` makes; its checksum is missing or not.
+    fn of_extended(whole: &[u8], payload: usize, size: u16, missing: bool) -> Offload {
+        let l4 = (whole.len() - payload - 32) as u16;
+        let numbers =
+            [0, size, if missing { l4 } else { 0 }, if missing { 16 } else { 0 }].map(u16::to_ne_bytes);
+        Offload::read([&[u8::from(missing), 4][..], &numbers.concat()].concat().first_chunk().unwrap())
+    }
+
+    /// On its way through a routing header a packet has another destination than the one that its checksum is
+    /// made with. What the sender has put into the field knows that one.
+    #[test]
+    fn checksums_behind_a_routing_header_are_right() {
+        let payload: Vec<u8> = (0..3001_u32).map(|n| n as u8).collect();
+        for extensions in [&[(43, 2)][..], &[(0, 0), (43, 4), (60, 1)]] {
+            let mut whole = extended(extensions, 7, 0x18, &payload);
+            let l4 = whole.len() - payload.len() - 32;
+            let offload = of_extended(&whole, payload.len(), 1000, true);
+            // The sum of the pseudo-header, as the kernel hands it over.
+            let mut pseudo = [[0x20; 16], [0x31; 16]].concat();
+            pseudo.extend(((whole.len() - l4) as u32).to_be_bytes());
+            pseudo.extend([0, 0, 0, TCP]);
+            put(&mut whole, l4 + 16, !checksum(&pseudo));
+            let (mut segmenter, mut packet, mut got) = (Segmenter::default(), Vec::new(), Vec::new());
+            assert!(segmenter.take(&whole, offload));
+            while segmenter.next(&mut packet) {
+                got.push(packet.clone());
+            }
+            let twin = payload.chunks(1000).enumerate().map(|(n, part)| {
+                extended(extensions, 7 + 1000 * n as u32, if n < 3 { 0x10 } else { 0x18 }, part)
+            });
+            assert!(got == twin.collect::<Vec<_>>());
+            // Where nothing is missing, nobody says what the sum was made with.
+            assert!(!segmenter.take(&whole, of_extended(&whole, payload.len(), 1000, false)));
+        }
+    }
+
+    /// Each packet would need a proof of its own that nobody but its sender can make.
+    #[test]
+    fn packets_with_an_authentication_header_are_not_cut() {
+        for (kind, cuts) in [(60, true), (51, false)] {
+            let mut whole = extended(&[(60, 1)], 7, 0x18, &[7; 3000]);
+            if kind == 51 {
+                // Its length is in units of four bytes, two of which are not counted.
+                (whole[20], whole[55]) = (51, 2);
+            }
+            for missing in [false, true] {
+                let offload = of_extended(&whole, 3000, 1000, missing);
+                assert_eq!(Segmenter::default().take(&whole, offload), cuts, "{kind}");
+            }
+        }
+    }
+
+    /// Each packet has all headers of its super-frame: long ones before few bytes each would make gigabytes
+    /// of a single frame.
+    #[test]
+    fn headers_of_packets_are_of_a_bounded_length() {
+        for (len, cuts) in [(20, true), (110, true), (120, false), (255, false)] {
+            let whole = extended(&[(60, len)], 7, 0x18, &[7; 3000]);
+            let offload = of_extended(&whole, 3000, 1, true);
+            assert_eq!(Segmenter::default().take(&whole, offload), cuts, "{len}");
+        }
+        let whole = extended(&[(60, 255); 16], 7, 0x18, &[7; 3000]);
+        assert!(!Segmenter::default().take(&whole, of_extended(&whole, 3000, 1, true)));
+    }
+
+    /// A header of TCP has 20 bytes at least; with fewer, what is changed in it would be payload.
+    #[test]
+    fn a_tcp_header_that_is_too_short_is_refused() {
+        for words in 0..16_u8 {
+            let mut whole = frame(false, true, false, 1, 2, 0x18, &[0xff; 3000]);
+            whole[46] = words << 4;
+            let offload = Offload::read(&[0, 1, 0, 0, 100, 100, 0, 0, 0, 0]);
+            assert_eq!(Segmenter::default().take(&whole, offload), words >= 5, "{words}");
+        }
     }
 
     /// A packet that is not cut may be as long as there is room for: IPv6 has lengths for it, IPv4 has none.
