@@ -5,6 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use slipstream::pipeline::{Drawing, Plan};
 
+/// Mistakes that are told at most.
+const MOST_TOLD: usize = 100;
+
 /// Settings that name files, which are no matter of this.
 const FILES: [&str; 7] = ["rules", "routes", "path", "sets", "export", "save", "@"];
 
@@ -35,8 +38,11 @@ fuzz_target!(|text: &str| {
             }
             Err(errors) => {
                 assert!(!errors.0.is_empty());
-                for diagnostic in errors.0 {
-                    assert!(diagnostic.error.offset <= text.len() && diagnostic.error.line >= 1);
+                assert!(errors.0.len() <= MOST_TOLD + 1);
+                for (number, diagnostic) in errors.0.into_iter().enumerate() {
+                    // The last one only says that there are more, and has no place.
+                    let has_place = diagnostic.error.line >= 1 || number == MOST_TOLD;
+                    assert!(diagnostic.error.offset <= text.len() && has_place);
                 }
             }
         }
