@@ -219,6 +219,19 @@ def main():
         for stage in range(18 if name in ("tcp", "udp", "tcp6", "fragment", "icmp-error") else 0):
             frame = bytes([0x40 * (stage % 2), stage, len(packet) + 2, 8]) + ether(packet)
             write("stages", f"{stage}-{name}", bytes([stage, 1, 0]) + frame + frame)
+    # Chains of five functions, and packets that go through both ways.
+    for first in range(18):
+        functions = bytes((first + 5 * n) % 18 for n in range(5))
+        packet = packets()[("tcp", "udp", "tcp6", "fragment", "icmp-error")[first % 5]]
+        frames = [bytes([side, 1, len(packet) + 2, 8]) + ether(packet) for side in (0, 0x40)]
+        write("chain", first, bytes([1 + 4 * (first % 4), 4, 3, 0]) + functions + b"".join(frames) * 2)
+    # Super-frames of TCP and of UDP, in tunnels and behind extension headers, into packets of 100 bytes.
+    for shape in range(16):
+        for way in range(5):
+            header = bytes([1, 1]) + bytes(2) + struct.pack("=H", 100) + bytes(4)
+            extensions = bytes([1, 2, 2, 1]) if shape & 8 else b""
+            frame = bytes([shape | (0x20 if shape & 8 else 0), way, 0x80]) + extensions + struct.pack("<I", 3001) + b"\0"
+            write("offload", f"{shape}-{way}", header + frame)
     header = b"slipshm\n" + struct.pack("=QQ", 2, 1 << 16)
     write("shm", "header", b"\0" + header)
     write("shm", "second", bytes([2, 0, 2, 0, 129, 0, 1]))

@@ -21,7 +21,7 @@ use std::{fs, panic, thread};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-pub use shared::{Input, classifiers_agree};
+pub use shared::{BEGIN, Input, Packet, classifiers_agree, folder, packets, read, write};
 
 /// Inputs that are made up for each target.
 const INPUTS: usize = 300;
@@ -66,9 +66,9 @@ macro_rules! targets {
 }
 
 targets! {
-    capi capture capture_parts capture_round_trip checksum classify control firewall fragments functions gro
-    iptables measure_state pipeline poll_log reframe router routes rules settings shm sketch_calls sketch_state
-    sketch_tables slice stages state trace_part tunnel
+    capi capture capture_parts capture_round_trip chain checksum classify control firewall fragments
+    functions gro iptables measure_state offload pipeline poll_log reframe router routes rules settings shm
+    sketch_calls sketch_state sketch_tables slice stages state trace_part tunnel
 }
 
 fn root() -> PathBuf {

@@ -4,17 +4,14 @@
 #![no_main]
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use slipstream::io::capture::{CaptureReader, CaptureWriter, Compression, Format, Interface, WriterOptions};
 use slipstream::pipeline::{Plan, stage_type};
 use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
-use slipstream_wire::checksum::{fill_ip, fill_transport};
-use slipstream_wire::{LinkType, classify};
+use slipstream_fuzz::{BEGIN, folder, packets, read, write};
 
-const BEGIN: u64 = 1_700_000_000_000_000_000;
 const RULES: &str = "count udp\nlog 1/3 tcp syn\nreset tcp dst port 23\nallow state established,related\n\
                      deny state invalid\ndeny length 0-59\nallow state new src net 10.0.0.0/8,2001:db8::/32\n";
 
@@ -42,81 +39,6 @@ const STAGES: [(&str, &str, &str, bool); 19] = [
     ("measure", "task=heavy-hitters, memory=4KiB, epoch=3p, key=5tuple", "a -> f -> x; b -> y", false),
 ];
 
-/// Starts of packets, behind an Ethernet header: of TCP, UDP, an ICMP error, IPv6 with both, a fragment, ARP.
-const STARTS: [&[u8]; 8] = [
-    &[],
-    &[8, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 6, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 16, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 2, 1, 0, 0, 0, 0, 0],
-    &[8, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 0, 7, 0, 53, 0, 24, 0, 0],
-    &[8, 0, 0x45, 0, 0, 72, 0, 1, 0, 0, 64, 1, 0, 0, 192, 0, 2, 7, 192, 0, 2, 1, 3, 4, 0, 0, 0, 0, 5, 0, 0x45, 0, 0, 44, 0, 1, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 8, 4, 0, 0, 53, 0, 24, 0, 0],
-    &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 28, 6, 64, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0x20, 1, 0xd, 0xb8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0],
-    &[8, 0, 0x45, 0, 0, 44, 0, 9, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1, 0, 7, 0, 53, 0, 40, 0, 0],
-    &[8, 0, 0x45, 0, 0, 36, 0, 9, 0, 3, 64, 17, 0, 0, 10, 0, 0, 5, 192, 0, 2, 1],
-    &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 2, 2, 2, 2, 2, 192, 0, 2, 1, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1],
-];
-
-type Packet = (u64, Vec<u8>);
-
-/// Packets of two sources: of each a byte that says of which source and kind it is, one for the time that has
-/// passed, one for the length of what comes behind the start, and edits.
-fn packets(mut data: &[u8]) -> [Vec<Packet>; 2] {
-    let (mut all, mut now) = ([Vec::new(), Vec::new()], BEGIN);
-    while let Some((&[kind, gap, len, edits], rest)) = data.split_first_chunk::<4>() {
-        let (body, mut rest) = rest.split_at(usize::from(len & 63).min(rest.len()));
-        now += u64::from(gap) << if len & 64 == 0 { 10 } else { 26 };
-        let mut frame = vec![2, 0, 0, 0, 0, 1 + (kind >> 5 & 1), 2, 0, 0, 0, 0, 9];
-        let start = STARTS[usize::from(kind & 7)];
-        frame.extend(start);
-        frame.extend(body);
-        for _ in 0..edits & 3 {
-            let Some((&[at, value], after)) = rest.split_first_chunk::<2>() else { break };
-            rest = after;
-            if let Some(byte) = frame.get_mut(usize::from(at)) {
-                *byte = value;
-            }
-        }
-        if edits & 4 != 0 && frame.len() >= 34 {
-            // The other way round, as an answer would come.
-            let (from, to): ([u8; 4], [u8; 4]) = (frame[26..30].try_into().unwrap(), frame[30..34].try_into().unwrap());
-            frame[26..30].copy_from_slice(&to);
-            frame[30..34].copy_from_slice(&from);
-        }
-        if edits & 8 == 0 {
-            let length = frame.len().saturating_sub(14) as u16;
-            if frame.len() > 18 && frame[12..14] == [8, 0] {
-                frame[16..18].copy_from_slice(&length.to_be_bytes());
-            }
-        }
-        if edits & 16 == 0
-            && let Ok(headers) = classify(LinkType::Ethernet, &frame)
-        {
-            fill_ip(&mut frame, &headers);
-            fill_transport(&mut frame, &headers);
-        }
-        data = rest;
-        all[usize::from(kind >> 6 & 1)].push((now, frame));
-    }
-    all
-}
-
-fn write(path: &Path, packets: &[Packet]) {
-    let options = WriterOptions { format: Format::Pcap, compression: Compression::None };
-    let mut writer = CaptureWriter::to_writer(std::fs::File::create(path).unwrap(), "in", options).unwrap();
-    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None });
-    for (time, data) in packets {
-        writer.write(0, Nanos(*time), data.len() as u32, data).unwrap();
-    }
-    writer.finish().unwrap();
-}
-
-fn read(path: &Path) -> Vec<Packet> {
-    let mut reader = CaptureReader::open(path).unwrap();
-    let mut all = Vec::new();
-    while let Some(record) = reader.next_record().unwrap() {
-        all.push((record.time.0, record.data.to_vec()));
-    }
-    all
-}
-
 fn driver(graph: &str, folder: &Path) -> Driver {
     let plan = Plan::from_graph(graph, None, None, folder).unwrap_or_else(|errors| panic!("{graph}: {errors}"));
     Driver::new(plan.build(7).unwrap_or_else(|error| panic!("{graph}: {error}")))
@@ -142,15 +64,6 @@ fn saved(driver: &mut Driver, kind: &str, now: Nanos) -> Vec<Vec<Vec<u8>>> {
     tables.iter().enumerate().map(records).collect()
 }
 
-fn folder() -> PathBuf {
-    let shared = Path::new("/dev/shm");
-    let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-    let folder = base.join(format!("slipstream-fuzz-stages-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("rules.txt"), RULES).unwrap();
-    folder
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some((&[which, hold, records], mut rest)) = data.split_first_chunk::<3>() else { return };
     let (kind, settings, wiring, decides) = STAGES[usize::from(which) % STAGES.len()];
@@ -165,7 +78,8 @@ fuzz_target!(|data: &[u8]| {
         given.push((number, record));
         rest = after;
     }
-    let folder = folder();
+    let folder = folder("stages");
+    std::fs::write(folder.join("rules.txt"), RULES).unwrap();
     let [a, b] = packets(rest);
     write(&folder.join("a.pcap"), &a);
     write(&folder.join("b.pcap"), &b);

@@ -13,6 +13,9 @@ use slipstream_wire::gro::{Kind, Limits, Segment, SuperFrame, SuperHeader};
 
 use crate::offload::HEADER;
 
+/// Bytes of the header before a frame.
+pub const HEADER_BYTES: usize = HEADER;
+
 /// Most packets that leave as one: as many as a batch has.
 pub(crate) const MOST: usize = slipstream_core::batch::BATCH;
 
@@ -138,4 +141,24 @@ pub fn there_and_back(pool: &Pool, frames: &[Frame], each: &mut dyn FnMut(&[u8])
         }
     }
     (supers, packets)
+}
+
+/// A frame that came behind a header (`virtio_net_hdr`) of any bytes, as a port with such headers takes it:
+/// for tests.
+///
+/// Calls `each` with the packets that a super-frame is cut into, or with the frame, its checksum completed.
+/// Returns false where it is a super-frame that can't be cut: ports count it, and nothing comes of it.
+pub fn taken_in(header: &[u8; HEADER_BYTES], frame: &mut [u8], each: &mut dyn FnMut(&[u8])) -> bool {
+    let offload = crate::offload::Offload::read(header);
+    if !offload.is_super_frame() {
+        offload.complete(frame);
+        each(frame);
+        return true;
+    }
+    let (mut segmenter, mut packet) = (crate::offload::Segmenter::default(), Vec::new());
+    let cuts = segmenter.take(frame, offload);
+    while segmenter.next(&mut packet) {
+        each(&packet);
+    }
+    cuts
 }
