@@ -48,6 +48,7 @@ def functions(path, service):
         "router": Function(router, {"f[a]": "replies"}, True),
         "firewall": Function(firewall, {"f[replies]": "replies", "f[denied]": "denied"}, True),
         "nat": Function(nat, {"f[inside]": "inside"}, True),
+        "nptv6": Function("in -> reframe -> f :: nptv6(inside=2000::/3, external=4000::/3, {settings}) -> out", {"f[inside]": "inside"}, True),
         "meter": Function("in -> reframe -> f :: meter(cir=2mbps, cbs=20KB, ebs=30KB, mark=af1, {settings}) -> out", {}, True),
         "meter_flows": Function("in -> reframe -> f :: meter(cir=50kbps, pir=100kbps, cbs=3KB, pbs=6KB, per=flow, mark=\"10,12,14\", "
                                 "red=port, {settings}) -> out", {"f[red]": "red"}, True),
