@@ -14,6 +14,9 @@ pub enum Nptv6Error {
     /// Longer than 64 bits: no place for the difference that is not an interface's (RFC 6296 §3.5).
     #[error("a prefix of {0} bits is too long, 64 at most")]
     TooLong(u8),
+    /// It has multicast or link-local addresses, which mean something on their own link only.
+    #[error("{0} has multicast or link-local addresses, which are no prefix's to translate")]
+    Link(Ipv6Net),
     /// One is a part of the other, so that an address would be on both sides.
     #[error("{0} and {1} have addresses in common")]
     Overlap(Ipv6Net, Ipv6Net),
@@ -35,6 +38,12 @@ pub struct Nptv6 {
     short: bool,
 }
 
+/// The prefixes of multicast and of link-local addresses (RFC 4291 §2.4).
+const OF_A_LINK: [Ipv6Net; 2] = [
+    Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+];
+
 /// Ones' complement addition.
 fn add(a: u16, b: u16) -> u16 {
     let sum = u32::from(a) + u32::from(b);
@@ -50,13 +59,20 @@ impl Nptv6 {
     /// up to there are 0 (RFC 6296 §3.1).
     ///
     /// # Errors
-    /// [`Nptv6Error`] for a prefix of more than 64 bits, and for two that overlap.
+    /// [`Nptv6Error`] for a prefix of more than 64 bits or with addresses of a link, and for two that
+    /// overlap.
     pub fn new(inside: Ipv6Net, external: Ipv6Net) -> Result<Self, Nptv6Error> {
         let length = inside.prefix_len().max(external.prefix_len());
         if length > 64 {
             return Err(Nptv6Error::TooLong(length));
         }
-        if inside.contains(&external) || external.contains(&inside) {
+        let overlap = |a: &Ipv6Net, b: &Ipv6Net| a.contains(b) || b.contains(a);
+        for net in [inside, external] {
+            if OF_A_LINK.iter().any(|other| overlap(&net, other)) {
+                return Err(Nptv6Error::Link(net));
+            }
+        }
+        if overlap(&inside, &external) {
             return Err(Nptv6Error::Overlap(inside, external));
         }
         let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
@@ -208,7 +224,11 @@ mod tests {
             let net = |address: u128, length| Ipv6Net::new(address.into(), length % 65).unwrap().trunc();
             let (a, b) = (net(inside, lengths[0]), net(external, lengths[1]));
             let Ok(npt) = Nptv6::new(a, b) else {
-                prop_assert!(a.contains(&b) || b.contains(&a));
+                let of_a_link = [a, b].into_iter().any(|net| {
+                    let ends = [net.network(), net.broadcast()].map(|address| address.segments()[0]);
+                    ends[0] <= 0xfebf && ends[1] >= 0xfe80 || ends[1] >= 0xff00
+                });
+                prop_assert!(of_a_link || a.contains(&b) || b.contains(&a));
                 return Ok(());
             };
             let length = a.prefix_len().max(b.prefix_len());

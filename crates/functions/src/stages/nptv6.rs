@@ -88,7 +88,8 @@ fn translation(settings: &Settings) -> Result<Nptv6, BuildError> {
     Nptv6::new(inside, external).map_err(|error| {
         let setting = match error {
             Nptv6Error::TooLong(length) if length == inside.prefix_len() => "inside",
-            Nptv6Error::TooLong(_) | Nptv6Error::Overlap(..) => "external",
+            Nptv6Error::Link(net) if net == inside => "inside",
+            Nptv6Error::TooLong(_) | Nptv6Error::Link(_) | Nptv6Error::Overlap(..) => "external",
         };
         BuildError::setting(setting, error.to_string())
     })
