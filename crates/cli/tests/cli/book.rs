@@ -36,7 +36,18 @@ fn tables_of_settings_are_those_of_the_definitions() {
     kinds.sort_unstable();
     assert_eq!(
         kinds,
-        ["af_packet", "af_xdp", "firewall", "measure", "nat", "reframe", "slice", "splice", "tap_interface"]
+        [
+            "af_packet",
+            "af_xdp",
+            "firewall",
+            "measure",
+            "nat",
+            "nptv6",
+            "reframe",
+            "slice",
+            "splice",
+            "tap_interface"
+        ]
     );
 }
 
