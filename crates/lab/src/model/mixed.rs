@@ -256,7 +256,8 @@ mod tests {
         let of = |name: &str| report.stages.iter().find(|s| s.name == name).unwrap().tally.packets;
         assert!(report.stages.iter().filter(|s| s.name != "in").all(|s| s.drops.total() == 0));
         let router = report.stages.iter().find(|s| s.name == "r").unwrap();
-        let told = router.counters.iter().find(|(name, _)| *name == "neighbour_announcements").unwrap().1;
+        let says = |name: &str| router.counters.iter().find(|(known, _)| *known == name).unwrap().1;
+        let told = says("neighbour_announcements") + says("listener_reports");
         assert_eq!(of("l2") + of("r") + told, of("out") + of("back"));
         let taken = (of("l2") + of("r")) as f64;
         assert!((of("l2") as f64 / taken - 1.0 / 3.0).abs() < 0.05, "{} of {taken}", of("l2"));
