@@ -13,9 +13,11 @@ use crate::settings::{Setting, Settings};
 use crate::source::Source;
 use crate::stage::{DropReason, Stage};
 
+mod memory;
 mod partners;
 mod types;
 
+pub use memory::need;
 pub use partners::{Need, Partner, lonely};
 pub use types::{RegisterError, Registry};
 

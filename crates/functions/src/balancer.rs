@@ -193,6 +193,11 @@ impl Balancer {
         Ok(balancer)
     }
 
+    /// Memory that a balancer takes for so many connections when it is made, in bytes, piece by piece.
+    pub(crate) fn memory(connections: u32) -> [u64; 3] {
+        Table::<FlowKey, Affinity>::memory(connections)
+    }
+
     /// All backends are new.
     fn number_all(&mut self) {
         let serials = (self.serials..).take(self.backends.len());

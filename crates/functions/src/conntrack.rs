@@ -212,6 +212,12 @@ impl Conntrack {
         }
     }
 
+    /// Memory that a tracker takes when it is made, in bytes, piece by piece.
+    pub(crate) fn memory(config: &ConntrackConfig) -> impl Iterator<Item = u64> + use<> {
+        let v4 = Connections::<NarrowKey>::memory(config.connections_v4);
+        v4.into_iter().chain(Connections::<WideKey>::memory(config.connections_v6))
+    }
+
     /// The hash of a packet's connection.
     #[inline]
     #[must_use]

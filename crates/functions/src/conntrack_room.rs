@@ -96,6 +96,11 @@ impl<K: Key> Connections<K> {
         Self { table: Table::new(limit, seed), queues: Default::default(), limit }
     }
 
+    /// Memory that so many connections take, in bytes, piece by piece.
+    pub(super) fn memory(limit: u32) -> [u64; 3] {
+        Table::<K, Connection>::memory(limit)
+    }
+
     fn queue(&mut self, class: Class) -> (&mut Table<K, Connection>, Option<&mut Queue>) {
         (&mut self.table, self.queues.get_mut(class as usize))
     }

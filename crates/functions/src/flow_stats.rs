@@ -239,6 +239,11 @@ impl FlowStats {
         Self { table: Table::new(config.flows, config.seed), config: *config }
     }
 
+    /// Memory that statistics of so many flows take when they are made, in bytes, piece by piece.
+    pub(crate) fn memory(flows: u32) -> [u64; 3] {
+        Table::<Packed, Counts>::memory(flows)
+    }
+
     /// The hash of a flow, as the other functions want it.
     #[inline]
     #[must_use]

@@ -82,6 +82,11 @@ impl MacTable {
         Self { table: Table::new(stations, seed), ageing, counters: MacCounters::default() }
     }
 
+    /// Memory that a table for so many stations takes when it is made, in bytes, piece by piece.
+    pub(crate) fn memory(stations: u32) -> [u64; 3] {
+        Table::<u64, Place>::memory(stations)
+    }
+
     /// A static entry: never learned over, never aged. False where there is no room or it is a group address.
     pub fn fix(&mut self, station: Station, port: u16) -> bool {
         let key = station.key();

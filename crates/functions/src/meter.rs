@@ -226,6 +226,11 @@ impl FlowMeters {
         Ok(Self { marker, memory: marker.memory(), table, shared: None, shared_packets: 0 })
     }
 
+    /// Memory that meters for so many flows take when they are made, in bytes, piece by piece.
+    pub(crate) fn memory(flows: u32) -> [u64; 3] {
+        Table::<FlowKey, Meter>::memory(flows)
+    }
+
     /// Asks for what will be needed of a flow: its hash, its index line.
     #[inline]
     pub fn prefetch(&self, key: &FlowKey) -> u64 {

@@ -196,6 +196,15 @@ impl Reframe {
             .chain(heavy)
     }
 
+    /// Sizes in bytes of what a reframer takes when it is made: the pieces of its flow table, and those for
+    /// the packets that it holds. Unusual keys and packets take theirs as they come.
+    #[cfg(feature = "std")]
+    pub(crate) fn memory(config: &ReframeConfig) -> ([usize; 2], [usize; 3]) {
+        let [index, entries, _] = FlowTable::memory(config.table_entries());
+        let [trains, chunks, _, timers] = Hold::memory(config.capacity, config.learns());
+        ([index, entries], [trains, chunks, timers])
+    }
+
     /// From now on the packets are in no pool, and their lengths are those on the wire. All memory is taken
     /// now.
     pub(crate) fn embed(&mut self) {

@@ -15,7 +15,7 @@ use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
 use slipstream_core::heavy::MakeHeavyFlows;
 use slipstream_core::operate::{Operate, Reloading, Update};
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
+use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType, need};
 use slipstream_core::settings::Settings;
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, Observe, Stage};
@@ -78,6 +78,10 @@ pub fn build_with(
     if site.dry {
         return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
+    let (flows, held) = Reframe::memory(&config);
+    let of_flows = if config.flows < config.table_entries() { "capacity" } else { "flows" };
+    need(of_flows, flows.map(|n| n as u64))?;
+    need("capacity", held.map(|n| n as u64))?;
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 

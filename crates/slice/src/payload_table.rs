@@ -171,6 +171,17 @@ impl PayloadTable {
         })
     }
 
+    /// Memory that a table takes when it is made, in bytes, piece by piece.
+    pub(crate) fn memory_for(config: &SliceConfig) -> [u64; 3] {
+        let entry = size_of::<Entry>() as u64;
+        let flow = if config.bind == Bind::Flow { size_of::<u64>() as u64 } else { 0 };
+        let room = match config.storage {
+            Storage::InPlace => 0,
+            Storage::Copied { entry_bytes } => u64::from(entry_bytes).next_multiple_of(LINE as u64),
+        };
+        [entry, flow, room].map(|bytes| bytes.saturating_mul(config.entries.into()))
+    }
+
     /// Counters of the payloads' fates.
     #[must_use]
     pub fn counters(&self) -> TableCounters {

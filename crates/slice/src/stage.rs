@@ -1,5 +1,6 @@
 //! The `slice` and `splice` stages in a pipeline: what there is to set.
 
+use crate::payload_table::PayloadTable;
 use crate::reasons::{DUPLICATE_TOKEN, FORGED_TOKEN, LATE_TOKEN, MANGLED_SLICE, MARKED, STALE_TOKEN};
 use crate::stages::{Shared, SliceStage, SpliceStage};
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
 };
 use slipstream_core::batch::BATCH;
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, Need, Partner, Payload, Ports, Properties, Site, StageType,
+    BuildError, Group, Made, Meets, Need, Partner, Payload, Ports, Properties, Site, StageType, need,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Verdict};
@@ -338,6 +339,7 @@ fn slice_as_set(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError
         // Its table may be large.
         config.entries = 1;
     }
+    need("entries", PayloadTable::memory_for(&config))?;
     let owner = site.common.count::<Shared>() as u32;
     let shared = Shared::new(config, owner, settings.flag("explicit_drop")).map_err(of_setting)?;
     let stage = SliceStage::new(&shared, entries).map_err(of_setting)?;

@@ -519,6 +519,40 @@ fn memory_that_can_not_be_had_is_an_error() {
 }
 
 #[test]
+fn tables_of_stages_that_can_not_be_had_are_an_error() {
+    let dir = scratch();
+    std::fs::write(dir.path().join("rules"), "allow state established\nallow tcp syn\n").unwrap();
+    let router =
+        "router(routes=routes, neighbour_table=4194304, interfaces=[\"lan 192.0.2.1/24 02:00:00:00:00:01\"])";
+    std::fs::write(dir.path().join("routes"), "198.51.100.0/24 via 192.0.2.9\n").unwrap();
+    for (setting, graph) in [
+        ("flows", "reframe(flows=268435456)"),
+        ("capacity", "reframe(capacity=16777216)"),
+        ("sessions", "nat(pool=192.0.2.1, sessions=67108864)"),
+        ("connections", "firewall(rules=rules, connections=67108864)"),
+        ("cache", "firewall(rules=rules, cache=67108864)"),
+        (
+            "connections",
+            "balancer(service=\"192.0.2.9:80\", source=\"192.0.2.79\", backends=192.0.2.10, connections=67108864)",
+        ),
+        ("flows", "flow_stats(flows=67108864)"),
+        ("stations", "l2fwd(ports=[a, b], stations=67108864)"),
+        ("flows", "meter(cir=1mbps, per=flow, flows=67108864)"),
+        ("neighbour_table", router),
+        ("entries", "slice(entries=65536, storage=copy, entry_bytes=16384) -> splice"),
+        ("context_flows", "flow_stats -> meter(cir=1mbps, per=flow)"),
+    ] {
+        let context = if setting == "context_flows" { "--context-flows 67108864" } else { "" };
+        let words = format!("run -i {} -o null {context} -e '{graph}'", text(&campus()));
+        // 300 MB of address space.
+        let command = format!("ulimit -v 300000; exec {BINARY} {words}");
+        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+        let hint = format!("give `{setting}` a lower value");
+        Ended::of(output).with(2).silent().saying(&["memory for tables", "can't be had", &hint]);
+    }
+}
+
+#[test]
 fn a_disk_that_is_full_keeps_the_old_file() {
     let dir = scratch();
     let command = format!(

@@ -147,6 +147,15 @@ impl<K: Key, V: Copy> Table<K, V> {
         }
     }
 
+    /// Memory that tables of at most `limit` entries take when they are made, in bytes: one number for each
+    /// piece of it.
+    #[must_use]
+    pub fn memory(limit: u32) -> [u64; 3] {
+        let limit = limit.clamp(1, 1 << 30);
+        let entries = u64::from(limit) * size_of::<Entry<K, V>>() as u64;
+        [Index::memory(limit), entries, Wheel::memory(limit)]
+    }
+
     /// Entries in the table, those included that are due and not yet taken out.
     #[must_use]
     pub fn len(&self) -> u32 {

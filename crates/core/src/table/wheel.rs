@@ -47,6 +47,11 @@ impl Wheel {
         Self { links: Vec::with_capacity(limit), heads: vec![NONE; SLOTS as usize], cursor: 0, free: NONE }
     }
 
+    /// Memory of the lists of so many entries, in bytes.
+    pub(super) fn memory(limit: u32) -> u64 {
+        u64::from(limit) * size_of::<Link>() as u64 + u64::from(SLOTS) * size_of::<u32>() as u64
+    }
+
     /// Takes a free number, or the next new one. The caller keeps their count within its limit.
     pub(super) fn take(&mut self) -> u32 {
         let id = self.free;

@@ -1,6 +1,7 @@
 //! The settings of a pipeline as a whole: those of its flow contexts.
 
 use slipstream_core::flow_context::Layout;
+use slipstream_core::registry::{BuildError, need};
 use slipstream_core::settings::{Kind, Setting, Settings};
 
 use super::config::{Plan, wrong_value};
@@ -68,6 +69,12 @@ impl FlowContextSettings {
         );
         let hint = "give `context_memory` more, `context_flows` less, or write context = \"off\"";
         Some((message, hint.to_owned()))
+    }
+
+    /// Asks whether the memory of contexts as planned can be had, before it is taken.
+    pub(crate) fn need(&self, plan: &FlowContextPlan) -> Result<(), BuildError> {
+        let contexts = u64::from(plan.flows) * plan.bytes as u64;
+        need("context_flows", [contexts, plan.memory.saturating_sub(contexts), plan.long_keys])
     }
 }
 

@@ -55,6 +55,11 @@ impl DecisionCache {
         }
     }
 
+    /// Memory that a cache of so many flows takes when it is made, in bytes, piece by piece.
+    pub(super) fn memory_for(flows: usize) -> [u64; 2] {
+        [Table::<NarrowKey>::memory_for(flows), Table::<WideKey>::memory_for(flows / 4)]
+    }
+
     /// The first rule that matches packets of this flow like `packet` (inner `None`: no rule does), if it is
     /// known. `hash` is [`FlowKey::hash64`] of `key`, always with the same seed.
     #[inline]
@@ -104,8 +109,17 @@ impl DecisionCache {
 }
 
 impl<K: Copy + Eq> Table<K> {
+    /// Sets for so many flows.
+    fn count(flows: usize) -> usize {
+        flows.div_ceil(WAYS).next_power_of_two()
+    }
+
+    fn memory_for(flows: usize) -> u64 {
+        (Self::count(flows) as u64).saturating_mul(size_of::<[Entry<K>; WAYS]>() as u64)
+    }
+
     fn new(flows: usize, key: K) -> Self {
-        let count = flows.div_ceil(WAYS).next_power_of_two();
+        let count = Self::count(flows);
         let mut sets = huge::with_capacity(count);
         sets.resize(count, [Entry { key, word: 0, rule: EMPTY }; WAYS]);
         Self { sets, mask: count - 1 }

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use super::cache::DecisionCache;
 use super::reload::{Files, Loaded};
 use super::stage::{Checksums, FirewallUpdate};
 use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
-use crate::conntrack::{CONNECTIONS, ConntrackConfig, EARLY_DROP, STATE};
+use crate::conntrack::{CONNECTIONS, Conntrack, ConntrackConfig, EARLY_DROP, STATE};
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Need, Partner, Properties, lonely};
+use slipstream_core::registry::{Meets, Need, Partner, Properties, lonely, need};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
 use slipstream_core::text_file;
@@ -302,10 +303,12 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let seed = site.seed;
     let Loaded { firewall, track } = loaded(settings, seed, rules);
     let (cache, allow_other) = (settings.number("cache") as usize, settings.text("other") == "allow");
+    need("cache", DecisionCache::memory_for(cache))?;
     let mut stage = FirewallStage::new(firewall, cache, allow_other, seed);
     // To iptables a reassembled datagram is no fragment.
     stage.reassemble(FragmentLimits { marked: !iptables, ..limits(settings, seed) });
     if let Some(config) = track {
+        need("connections", Conntrack::memory(&config))?;
         stage.track(&config);
     }
     stage.checksums = checksums(settings);

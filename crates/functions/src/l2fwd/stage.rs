@@ -4,7 +4,7 @@ use super::Bridge;
 use crate::mac_table::{MacTable, Station};
 use crate::{DECIDE, stage_of};
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Need, Partner, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties, need};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
@@ -119,6 +119,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         return Err(BuildError::setting("ports", format!("`{name}` is no name, or that of two ports")));
     }
     let stations = settings.number("stations") as u32;
+    need("stations", MacTable::memory(stations))?;
     let table = MacTable::new(stations, settings.number("ageing"), site.seed);
     let mut bridge = Bridge::new(names.len() as u8, table);
     bridge.learns = settings.flag("learn");

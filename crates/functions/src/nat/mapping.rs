@@ -146,6 +146,13 @@ impl Mappings {
         }
     }
 
+    /// Memory that so many mappings take, in bytes, piece by piece.
+    pub(super) fn memory(mappings: u32) -> impl Iterator<Item = u64> {
+        let (dynamic, hosts) =
+            (Table::<NarrowKey, Mapping>::memory(mappings), Table::<u64, Host>::memory(mappings));
+        dynamic.into_iter().chain([Index::memory(mappings)]).chain(hosts)
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.dynamic.len()
     }

@@ -128,7 +128,7 @@ impl Nat {
     /// [`NatConfigError`] where the configuration contradicts itself.
     pub fn new(config: &NatConfig) -> Result<Self, NatConfigError> {
         config.check()?;
-        let contacts = if config.filtering == Filtering::AddressDependent { config.sessions } else { 1 };
+        let contacts = Self::contacts(config);
         Ok(Self {
             sessions: Table::new(config.sessions, config.seed),
             outside: Index::new(config.sessions),
@@ -141,6 +141,20 @@ impl Nat {
             look_at: Nanos::MAX,
             config: config.clone(),
         })
+    }
+
+    /// Pairs of hosts that are remembered at most.
+    fn contacts(config: &NatConfig) -> u32 {
+        if config.filtering == Filtering::AddressDependent { config.sessions } else { 1 }
+    }
+
+    /// Memory that a NAT takes for sessions and mappings when it is made, in bytes, piece by piece.
+    pub(crate) fn memory(config: &NatConfig) -> Vec<u64> {
+        let mut all = Table::<NarrowKey, Session>::memory(config.sessions).to_vec();
+        all.push(Index::memory(config.sessions));
+        all.extend(Mappings::memory(config.mappings));
+        all.extend(Table::<NarrowKey, u32>::memory(Self::contacts(config)));
+        all
     }
 
     /// The hash of a packet's key.

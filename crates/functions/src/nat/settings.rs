@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use ipnet::{IpNet, Ipv4Net};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Hindrance, Meets, Properties, Translation};
+use slipstream_core::registry::{Hindrance, Meets, Properties, Translation, need};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
@@ -330,6 +330,7 @@ fn config(settings: &Settings, site: &Site<'_>) -> Result<NatConfig, BuildError>
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = config(settings, site)?;
+    need("sessions", Nat::memory(&config))?;
     let mut nat = Nat::new(&config).map_err(|e| wrong(&config, e))?;
     if site.live {
         nat.go_by_clock();

@@ -169,9 +169,19 @@ fn named(key: &WideKey) -> (u8, IpAddr) {
 }
 
 impl Neighbours {
+    /// Those that are known, and those that are asked for.
+    fn places(settings: &Settings) -> u32 {
+        settings.capacity + settings.links * OPEN
+    }
+
+    /// Memory that the table takes when it is made, in bytes, piece by piece.
+    pub(super) fn memory(settings: &Settings) -> [u64; 3] {
+        Table::<WideKey, Neighbour>::memory(Self::places(settings))
+    }
+
     pub(super) fn new(settings: Settings, seed: u64) -> Self {
         Self {
-            table: Table::new(settings.capacity + settings.links * OPEN, seed),
+            table: Table::new(Self::places(&settings), seed),
             kept: 0,
             links: (0..settings.links).map(|_| Link::new(settings.rate)).collect(),
             settings,

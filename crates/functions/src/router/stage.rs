@@ -14,7 +14,7 @@ use super::watch::Watch;
 use super::{Counters, Router, proxy};
 use crate::{DECIDE, RateLimiter, stage_of};
 use slipstream_core::operate::{Operate, Reloading, Update};
-use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties};
+use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties, need};
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{DropReason, Drops};
@@ -280,6 +280,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         confirm: settings.number("neighbour_timeout"),
         retry: SECOND,
     };
+    need("neighbour_table", Neighbours::memory(&bounds))?;
     let mut router = Router::new(interfaces, bounds, site.seed);
     router.answers = site.shard.number == 0;
     if announces(site) {

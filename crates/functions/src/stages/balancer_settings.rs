@@ -10,7 +10,7 @@ use crate::encap::Tunnel;
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, maglev, stage_of};
 use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, Need, Partner, PortType, Ports, Properties, Site, StageType,
+    BuildError, Group, Made, Meets, Need, Partner, PortType, Ports, Properties, Site, StageType, need,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
@@ -146,6 +146,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         idle: settings.number("idle"),
         seed: site.seed,
     };
+    need("connections", Balancer::memory(config.connections))?;
     let balancer =
         Balancer::new(&config, backends).map_err(|e| BuildError::setting("backends", e.to_string()))?;
     let mut stage = BalancerStage::new(balancer, service, protocol, mode);

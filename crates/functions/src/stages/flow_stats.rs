@@ -18,7 +18,7 @@ use slipstream_core::new_file::{Output, advice_on_write};
 use slipstream_core::packet::{any_key_of, fast_key_of};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Need, Partner, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties, need};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, Observe, StageError, Verdict};
 use slipstream_core::time::Nanos;
@@ -69,6 +69,7 @@ fn meets(settings: &Settings) -> Meets {
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = FlowStatsConfig::from_settings(settings, site.seed);
+    need("flows", FlowStats::memory(config.flows))?;
     let target = target(settings.text("export"), site)?;
     let ipfix = IpfixConfig {
         domain: settings.number("domain") as u32,

@@ -10,7 +10,7 @@ use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::packet::key_of;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Need, Partner, Properties};
+use slipstream_core::registry::{Meets, Need, Partner, Properties, need};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
@@ -143,6 +143,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let marker = marker.checked().map_err(wrong)?;
     let meters = if settings.text("per") == "flow" {
         let flows = settings.number("flows") as u32;
+        need("flows", FlowMeters::memory(flows))?;
         Meters::Flows(Box::new(FlowMeters::new(marker, flows, site.seed).map_err(wrong)?))
     } else {
         Meters::All(marker, None)

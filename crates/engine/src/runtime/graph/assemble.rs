@@ -180,6 +180,12 @@ impl Pipeline {
         {
             findings.push(Finding::new(&plan.contexts_span, message).hint(hint));
         }
+        if findings.is_empty()
+            && !dry
+            && let Err(error) = plan.contexts.need(&this.plan_contexts(&plan.contexts))
+        {
+            findings.push(Finding::new(&plan.contexts_span, error.message).hinted(error.hint));
+        }
         plan.fail_on(findings)?;
         this.find_reunions();
         this.look_over();
