@@ -14,7 +14,8 @@ use slipstream_core::new_file::is_stdout;
 use slipstream_core::pool::{Lengths, PacketMeta};
 use slipstream_core::port::{Port, PortError, Transmit};
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, Need, OUT, Partner, Ports, Properties, Role, Sharing, Site, StageType,
+    BuildError, Group, IN, Made, Meets, Need, OUT, Partner, Ports, Properties, Role, Sharing, Site,
+    StageType, lonely,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops};
@@ -121,10 +122,21 @@ pub const NULL: StageType = StageType {
     build: null,
 };
 
+/// Settings that say nothing of a capture that is read.
+const WRITTEN: &[&str] = &["stamp", "format", "rotate_size", "rotate_time", "keep"];
+
 fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let path = settings.file("path").unwrap_or(Path::new("-"));
     let wrong = |e: &dyn std::error::Error| BuildError::setting("path", e.to_string());
     if site.role == Role::Source {
+        let unmet = Partner { of: WRITTEN, need: Need::Given(&[]) };
+        if let Some(error) = lonely(&[unmet], PCAP.settings, settings).next() {
+            let name = error.setting.unwrap_or_default();
+            let what = format!("`{name}` is about a file that is written, and this one is read");
+            return Err(
+                BuildError::setting(name, what).hint("leave it out, or set it on the port that writes")
+            );
+        }
         let stdin = path.as_os_str() == "-";
         if site.dry && (stdin || is_stream(path)) {
             return Ok(Made::Checked);

@@ -537,6 +537,22 @@ fn settings_of_another_kind_of_rules_are_refused() {
     }
 }
 
+/// Settings about the writing of a capture are refused where one is read.
+#[test]
+fn settings_of_a_written_capture_are_refused_where_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    std::fs::write(dir.path().join("in.pcap"), header).unwrap();
+    let check = |graph: &str| Plan::from_graph(graph, None, None, dir.path()).and_then(|plan| plan.check());
+    for setting in ["stamp=arrival", "format=pcap", "rotate_size=1MiB", "rotate_time=1s"] {
+        let told = check(&format!("pcap(path=in.pcap, {setting}) -> null")).unwrap_err().to_string();
+        let (name, _) = setting.split_once('=').unwrap();
+        assert!(told.contains(&format!("`{name}` is about a file that is written")), "{told}");
+        check(&format!("synth -> pcap(path=out.pcap, {setting})")).unwrap();
+    }
+    check("pcap(path=in.pcap, stamp=release, format=pcapng) -> null").unwrap();
+}
+
 /// A condition names settings that there are, and values that they can have.
 #[test]
 fn conditions_on_other_settings_can_be_met() {

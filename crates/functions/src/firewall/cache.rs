@@ -18,7 +18,8 @@ const EMPTY: u32 = u32::MAX - 1;
 ///
 /// If rules read more than the flow key ([`Reads`]), such as TCP flags, the bits that they read are part of
 /// what must be equal. ICMP is not cached where rules read its type. Rules that read the packet's length or
-/// the state of its connection can't be cached by flow at all: the cache then never knows anything.
+/// the state of its connection can't be cached by flow at all ([`obstacle`](DecisionCache::obstacle)): the
+/// cache then never knows anything.
 #[derive(Clone, Debug)]
 pub struct DecisionCache {
     narrow: Table<NarrowKey>,
@@ -42,6 +43,19 @@ struct Table<K> {
 }
 
 impl DecisionCache {
+    /// Names what rules read that packets of one flow don't share, so that none of their decisions can be
+    /// cached.
+    #[must_use]
+    pub const fn obstacle(reads: Reads) -> Option<&'static str> {
+        if reads.state {
+            Some("the states of connections")
+        } else if reads.length {
+            Some("the lengths of packets")
+        } else {
+            None
+        }
+    }
+
     /// A cache of `flows` IPv4 flows and a quarter as many others (IPv6, or more than one VLAN tag), at least
     /// four of each, both rounded up to powers of two, for rules that read what `reads` says.
     #[must_use]
@@ -50,7 +64,7 @@ impl DecisionCache {
             narrow: Table::new(flows, NarrowKey([0; 2])),
             wide: Table::new(flows / 4, WideKey([0; 7])),
             mask: reads.word,
-            usable: !reads.length && !reads.state,
+            usable: Self::obstacle(reads).is_none(),
             icmp: reads.icmp,
         }
     }

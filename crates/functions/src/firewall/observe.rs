@@ -4,6 +4,7 @@ use serde_json::json;
 use slipstream_core::stage::Observe;
 
 use super::FirewallStage;
+use super::cache::DecisionCache;
 use crate::conntrack::Class;
 
 /// Rules without a hit that are told by their lines.
@@ -70,6 +71,11 @@ impl Observe for FirewallStage {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.firewall.rules().notes().iter().map(ToString::to_string).collect()
+        let rules = self.firewall.rules();
+        let obstacle = self.cache.as_ref().and_then(|_| DecisionCache::obstacle(rules.reads()));
+        let cache = obstacle.map(|what| {
+            format!("`cache` remembers nothing: rules read {what}, which differ between packets of a flow")
+        });
+        rules.notes().iter().map(ToString::to_string).chain(cache).collect()
     }
 }

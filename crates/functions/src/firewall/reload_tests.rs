@@ -293,3 +293,18 @@ fn denials_add_up() {
     assert_eq!(told + seen.last().map_or(0, |(.., untold, _)| *untold), 65_000, "{seen:?}");
     assert!(seen.iter().any(|(count, ..)| *count == 2), "{seen:?}");
 }
+
+/// What packets of a flow don't share can't be remembered of it, and nobody would look for that.
+#[test]
+fn a_cache_that_remembers_nothing_is_noted() {
+    let notes = |rules: &str, cache| {
+        let firewall = Firewall::new(RuleSet::parse(rules).unwrap(), Method::Fast);
+        FirewallStage::new(firewall, cache, true, 7).notes()
+    };
+    for (rules, what) in [("deny length 500-\ndefault allow", "lengths"), ("allow state new", "states")] {
+        let told = notes(rules, 64);
+        assert!(told.len() == 1 && told[0].contains("`cache`") && told[0].contains(what), "{told:?}");
+        assert_eq!(notes(rules, 0), Vec::<String>::new());
+    }
+    assert_eq!(notes("deny udp dst port 53\nallow dscp 10", 64), Vec::<String>::new());
+}
