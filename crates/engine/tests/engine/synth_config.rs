@@ -44,6 +44,9 @@ fn absurd_settings_are_refused() {
     ));
     assert_eq!(refused(SynthConfig { vlan: 0.1, vlan_ids: vec![], ..ok() }), SynthError::NoVlanIds);
     assert_eq!(refused(SynthConfig { vlan_ids: vec![4095], ..ok() }), SynthError::VlanId(4095));
+    assert_eq!(refused(SynthConfig { vlan_ids: vec![7], ..ok() }), SynthError::VlanIdsOfNone);
+    SynthConfig { vlan_ids: vec![7], vlan: 0.1, ..ok() }.validate().unwrap();
+    SynthConfig { vlan_ids: vec![], ..ok() }.validate().unwrap();
     let short = Lifetime { min: 0, max: 1, shape: 1.0 };
     assert!(matches!(refused(SynthConfig { lifetime: Some(short), ..ok() }), SynthError::Lifetime { .. }));
     assert_eq!(refused(SynthConfig { copies: 0, ..ok() }), SynthError::Copies(0));
@@ -122,7 +125,7 @@ prop_compose! {
         arrivals in prop_oneof![Just(Arrivals::Constant), Just(Arrivals::Poisson)],
         protocol in prop_oneof![Just(Protocol::Udp), Just(Protocol::Tcp), (0.0..1.1).prop_map(Protocol::Mix)],
         (ipv6, vlan) in (prop_oneof![Just(0.0), 0.0..1.05], prop_oneof![Just(0.0), 0.0..1.05]),
-        vlan_ids in prop::collection::vec(0_u16..4096, 0..3),
+        vlan_ids in prop_oneof![Just(vec![100]), prop::collection::vec(0_u16..4096, 0..3)],
         tcp_timestamps in any::<Option<bool>>(),
         lifetime in prop::option::of((0_u64..5, 0_u64..50, 0.0..3.0).prop_map(|(min, max, shape)| Lifetime { min, max, shape })),
         start in prop_oneof![Just(0), any::<u64>()],

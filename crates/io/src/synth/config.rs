@@ -221,6 +221,9 @@ impl SynthConfig {
         if let Some(&id) = self.vlan_ids.iter().find(|id| !(1..=4094).contains(*id)) {
             return Err(SynthError::VlanId(id));
         }
+        if self.vlan == 0.0 && !self.vlan_ids.is_empty() && self.vlan_ids != Self::default().vlan_ids {
+            return Err(SynthError::VlanIdsOfNone);
+        }
         match self.lifetime {
             Some(l) if l.min == 0 || l.max < l.min || !(l.shape > 0.0 && l.shape <= 100.0) => {
                 Err(SynthError::Lifetime { min: l.min, max: l.max, shape: l.shape })

@@ -74,6 +74,9 @@ pub enum SynthError {
     /// A share of VLAN traffic, but no id.
     #[error("vlan-ids: at least one is needed")]
     NoVlanIds,
+    /// VLAN ids, but no share of VLAN traffic.
+    #[error("vlan-ids: no flow is in a VLAN without vlan, the share of those that are")]
+    VlanIdsOfNone,
     /// Flow sizes that can't be drawn.
     #[error("lifetime: needs 1 <= min <= max and 0 < shape <= 100, not {min}..{max} with shape {shape}")]
     Lifetime {
