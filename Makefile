@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test check deps fmt clippy unit suite beside alone hardware synthesis hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build wheels deb package dpdk dpdk-unit dpdk-suite install-c demo test check deps fmt clippy unit suite beside alone hardware synthesis hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -29,6 +29,9 @@ dpdk: ## the release binary with ports of DPDK (needs libdpdk-dev), target/dpdk/
 dpdk-unit: ## clippy and tests of the crate with the ports of DPDK
 	$(CARGO) clippy -p slipstream-dpdk --features libdpdk --all-targets --locked -- -D warnings
 	$(CARGO) test -p slipstream-dpdk --features libdpdk --locked
+
+dpdk-suite: build ## the ports of DPDK over its virtual devices, beside other ports (builds `dpdk`; as root)
+	"$$(ci/python.sh)" tests/check_dpdk.py $(BINARY)
 
 wheels: ## the Python package as a wheel for CPython 3.9 and later, tried in a fresh environment, in target/wheels
 	ci/wheels.sh $(or $(CARGO_TARGET_DIR),target)/wheels
