@@ -65,6 +65,9 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if !live && args.coalesce.is_some() {
         bail!("--coalesce is for live ports, such as af_packet:INTERFACE: a replay isn't woken by packets");
     }
+    if !live && args.fix_offloads {
+        bail!("--fix-offloads is for live ports of type af_packet or af_xdp, such as af_packet:INTERFACE");
+    }
     if !live && args.control.is_some() {
         bail!("--control is for live ports, such as af_packet:INTERFACE");
     }

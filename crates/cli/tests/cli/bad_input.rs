@@ -180,6 +180,7 @@ fn settings_out_of_range_and_words_that_are_none() {
         (&["--fail-if", "slf_out<nan"], &["--fail-if", "nan", "not a number"]),
         (&["--pace", "real", "--workers", "2"], &["--pace real"]),
         (&["--coalesce", "40us"], &["--coalesce", "live ports"]),
+        (&["--fix-offloads"], &["--fix-offloads", "live ports"]),
         (&["--no-such-option"], &["--no-such-option"]),
     ];
     let dir = scratch();
@@ -207,6 +208,7 @@ fn options_of_live_runs_in_a_replay() {
     let out = dir.path().join("out.pcap");
     for (options, words) in [
         (&["--coalesce", "40us"][..], ["--coalesce", "live ports"]),
+        (&["--fix-offloads"], ["--fix-offloads", "live ports"]),
         (&["--pace", "real", "--workers", "2"], ["--pace real", "one worker"]),
     ] {
         let base = ["run", "-i", text(small()), "-o", text(&out), "-e", "reframe"];

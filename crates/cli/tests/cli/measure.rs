@@ -357,8 +357,12 @@ fn a_list_that_no_task_has_is_told_of() {
     measured(&["--task", "cardinality"]).saying(&[told, "cardinality lists no keys"]);
     measured(&["--task", "flow-size", "--flow", "10.0.0.1"])
         .saying(&[told, "flow-size lists the keys of --flow"]);
+    let least = &["--threshold", "9"];
+    measured(&[&["--task", "entropy"], &least[..]].concat())
+        .saying(&[told, "--threshold has no effect: entropy lists no keys"]);
     for words in [&["--task", "heavy-hitters"][..], &["--task", "cardinality", "--task", "heavy-changes"]] {
-        assert!(!measured(words).stderr.contains(told), "{words:?}");
+        let ended = measured(&[words, least].concat());
+        assert!(!ended.stderr.contains("has no effect"), "{words:?}");
     }
     let usual = measure(&campus(), &["--key", "5tuple"]);
     assert_eq!(usual["epochs"][0]["answers"].as_array().unwrap().len(), 20, "as --help says");

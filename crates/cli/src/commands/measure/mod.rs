@@ -97,13 +97,18 @@ fn ask(task: Task, keying: Keying, answers: &cli::Answers) -> anyhow::Result<Ask
     Ok(Ask { task, keying, want, flows })
 }
 
-/// Says so where `--top` was given and no answer is a list.
-fn tell_of_top(tasks: &[Task], answers: &cli::Answers) {
+/// Says so where `--top` or `--threshold` was given and no answer is a list.
+fn tell_of_lists(tasks: &[Task], answers: &cli::Answers) {
     let lists = |task: &Task| task.lists_keys() && answers.flow.is_empty();
-    if answers.top.is_some() && !tasks.iter().any(lists) {
-        let tasks: Vec<_> = tasks.iter().map(ToString::to_string).collect();
-        let why = if answers.flow.is_empty() { "lists no keys" } else { "lists the keys of --flow" };
-        warn!("--top has no effect: {} {why}", tasks.join(" or "));
+    if tasks.iter().any(lists) {
+        return;
+    }
+    let tasks: Vec<_> = tasks.iter().map(ToString::to_string).collect();
+    let why = if answers.flow.is_empty() { "lists no keys" } else { "lists the keys of --flow" };
+    for (option, given) in [("--top", answers.top.is_some()), ("--threshold", answers.threshold.0 > 0)] {
+        if given {
+            warn!("{option} has no effect: {} {why}", tasks.join(" or "));
+        }
     }
 }
 
@@ -170,7 +175,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let inputs = args.trace.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
     refuse_shared([("--save", args.save.as_deref())], inputs)?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
-    tell_of_top(&args.task, &args.answers);
+    tell_of_lists(&args.task, &args.answers);
     let mut jobs: Vec<_> =
         args.task.iter().map(|task| Job::new(args, *task)).collect::<anyhow::Result<_>>()?;
     let abouts: Vec<_> = jobs.iter().map(|job| (job.task, job.kind, job.keying)).collect();

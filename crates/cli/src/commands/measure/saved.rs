@@ -28,7 +28,7 @@ pub(super) fn merge(
     for path in all {
         state::merge(&mut whole, parts.read(path)?).with_context(|| path.display().to_string())?;
     }
-    super::tell_of_top(&[task.unwrap_or(whole.about.task)], answers);
+    super::tell_of_lists(&[task.unwrap_or(whole.about.task)], answers);
     let outcome = answer(&whole, task, answers)?;
     super::tell_of_full(&outcome, "epoch", "--epoch");
     for (i, epoch) in outcome.epochs.iter().enumerate() {
@@ -49,7 +49,7 @@ pub(super) fn merge(
 pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&answers.fail_if)?;
     let state = state::read(path)?;
-    super::tell_of_top(&[task.unwrap_or(state.about.task)], answers);
+    super::tell_of_lists(&[task.unwrap_or(state.about.task)], answers);
     let report = answer(&state, task, answers).with_context(|| path.display().to_string())?;
     super::tell_of_full(&report, "epoch", "--epoch");
     show::finish(&[report], answers.format, &checks)
