@@ -27,6 +27,9 @@ const UDP: u8 = 17;
 /// Places of a card's table of queues, or of its beginning.
 const TABLE: u32 = 128;
 const ICMP6: u8 = 58;
+const HOP_BY_HOP: u8 = 0;
+/// ICMPv6 type of a query of multicast listeners (RFC 3810 §5.1).
+const LISTENER_QUERY: u8 = 130;
 
 /// The rule by which packets of a source are led to shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -388,16 +391,21 @@ fn error<'a>(ends: &Ends<'a>) -> Option<Ends<'a>> {
     }
 }
 
-/// True for what neighbours say of themselves: ARP (RFC 826), and neighbour solicitations and advertisements
-/// (RFC 4861).
+/// True for what neighbours say of themselves, and for what they ask all stations: ARP (RFC 826), neighbour
+/// solicitations and advertisements (RFC 4861), and queries of multicast listeners, which stand behind an
+/// option for routers (RFC 3810 §5). The first shard alone answers, so that it must hear of them.
 fn is_of_neighbours(frame: &[u8]) -> bool {
     let kind = |at: usize| frame.get(at..at + 2);
     let at = if matches!(kind(12), Some([0x81, 0] | [0x88, 0xa8])) { 16 } else { 12 };
     match kind(at) {
         Some([8, 6]) => true,
-        Some([0x86, 0xdd]) => {
-            frame.get(at + 8) == Some(&ICMP6) && matches!(frame.get(at + 42), Some(135 | 136))
-        }
+        Some([0x86, 0xdd]) => match (frame.get(at + 8), frame.get(at + 42..at + 44)) {
+            (Some(&ICMP6), Some([135 | 136, _])) => true,
+            (Some(&HOP_BY_HOP), Some(&[ICMP6, words])) => {
+                frame.get(at + 50 + 8 * usize::from(words)) == Some(&LISTENER_QUERY)
+            }
+            _ => false,
+        },
         _ => false,
     }
 }
@@ -432,14 +440,22 @@ mod tests {
         discovery[12..14].copy_from_slice(&[0x86, 0xdd]);
         discovery[20] = ICMP6;
         discovery[54] = 135;
+        // A query stands behind a hop-by-hop header, as the reports that other hosts give do.
+        let behind_options = |kind: u8| {
+            let mut frame = [&discovery[..54], &[ICMP6, 0, 5, 2, 0, 0, 1, 0, kind], &[0; 27]].concat();
+            frame[20] = 0;
+            frame
+        };
+        let (query, report) = (behind_options(130), behind_options(143));
         let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
         let echo = [&discovery[..54], &[128], &discovery[55..]].concat();
         let steer = || Steer::new(2, By::Connection, Hash::Filter, Externals::default());
         let (quiet, asking) = (steer(), steer().telling_all(true));
-        for frame in [arp, discovery] {
+        for frame in [arp, discovery.clone(), query] {
             assert!(asking.for_all(&frame) && asking.for_all(&tagged(&frame)) && !quiet.for_all(&frame));
             assert!((0..14).all(|len| !asking.for_all(&frame[..len])));
         }
+        assert!(!asking.for_all(&report));
         assert!(!asking.for_all(&echo) && !asking.for_all(&udp(([1; 4], 1), ([2; 4], 2))));
     }
 
