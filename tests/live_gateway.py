@@ -304,5 +304,48 @@ def forged(case, binary, scratch):
             case.equal(stages["r"]["dropped"].get("martian", 0), 6, "martian packets")
 
 
+def snooping(case, binary, scratch):
+    """Hosts find the gateway by IPv6 where their switch sends packets of a group only to where somebody has
+    reported it: the gateway reports its groups, in answer to queries of either version."""
+    if not case.check(have(case, "ping", "bridge"), "programs that this needs are missing"):
+        return
+    for version in (1, 2):
+        with Lan() as net:
+            net.sh("s", "bridge", "link", "set", "dev", "lan-m", "mcast_flood", "off")
+            box = Middlebox(net, binary, "run", *JSON, configured(scratch)).ready()
+            case.check(not found(net), f"version {version}: it is found without a report")
+            # The bridge itself asks, every second in the beginning.
+            net.ip("s", "link", "set", "dev", "br0", "type", "bridge", "mcast_mld_version", version, "mcast_snooping", "1",
+                   "mcast_startup_query_interval", "100", "mcast_startup_query_count", "20",
+                   "mcast_query_response_interval", "100", "mcast_querier", "1")
+            # Of 2001:db8:1::1 and of the gateway's link-local address, and of all routers on the link.
+            wanted = {"ff02::1:ff00:1", "ff02::1:ff00:0"}
+            deadline = time.monotonic() + 15
+            while not wanted <= (known := groups(net)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            case.check(wanted <= known, f"version {version}: groups on the gateway's port: {known}")
+            # The bridge goes by its groups as soon as all have had the time to answer.
+            while not found(net) and time.monotonic() < deadline:
+                pass
+            pings(case, net, "a", GATEWAY6)
+            pings(case, net, "c", FAR6)
+            report = ended(case, box)
+            if report:
+                counters = {stage["name"]: stage for stage in report["stages"]}["r"]["counters"]
+                # Unasked on both links, and at least one answer.
+                case.check(counters["listener_reports"] >= 3, f"version {version}: {counters}")
+
+
+def found(net):
+    """Whether a host finds the gateway."""
+    return "1 received" in net.sh("a", "ping", "-c", "1", "-W", "1", GATEWAY6, check=False)
+
+
+def groups(net):
+    """The groups that the switch knows on the gateway's port."""
+    lines = net.sh("s", "bridge", "mdb", "show", "dev", "br0").splitlines()
+    return {line.split(" grp ")[1].split()[0] for line in lines if " port lan-m " in line}
+
+
 GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart, announced, told_in_the_log,
-            received_twice, placed, forged)
+            received_twice, placed, forged, snooping)

@@ -705,6 +705,13 @@ fn groups_of_addresses_are_reported() {
     assert_eq!(reported(&mut links, &query("fe80::9", 1, "::", 1)), is(0));
     assert_eq!(reported(&mut links, &query("fe80::9", 1, "ff02::1:ff07:8", 2)), is(2)[2..]);
     assert_eq!(reported(&mut links, &query("fe80::9", 1, "ff02::1:ff07:9", 2)), []);
+    // Who uses up all ICMP errors, from afar, has not taken the answer away.
+    let mut router = Router::with_defaults(super::interfaces(interfaces.into_iter()).unwrap(), 3);
+    router.limiter = crate::RateLimiter::or_none(0, 1);
+    links.stage = PerPacket::new(router);
+    assert_eq!(reported(&mut links, &query("fe80::9", 1, "::", 2)), is(2));
+    let told: usize = (0..200).map(|_| reported(&mut links, &query("fe80::9", 1, "::", 2)).len()).sum();
+    assert!((99 * 3..=101 * 3).contains(&told), "{told}");
     assert_eq!(reported(&mut links, &query("2001:db8::9", 1, "::", 2)), [], "from elsewhere");
     assert_eq!(reported(&mut links, &query("fe80::9", 64, "::", 2)), [], "from elsewhere");
     let mut damaged = query("fe80::9", 1, "::", 2);

@@ -27,6 +27,8 @@ const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Bytes of a query of the first version; one of the second has at least four more (RFC 3810 §8.1).
 const QUERY_V1: usize = 24;
 const QUERY_V2: usize = 28;
+/// Queries that are answered, a second and at once.
+pub(super) const QUERIES: u64 = 100;
 /// Groups in one report, so that every link takes it.
 const GROUPS: usize = 50;
 
@@ -127,7 +129,7 @@ impl Router {
         let query = read_query(fx.cx.data(frame), self.start(), headers);
         let Some((asked, version)) = query else { return Verdict::drop(DropReason::Malformed) };
         let port = fx.cx.input;
-        if self.answers && self.limiter.allow(1, fx.cx.now) {
+        if self.answers && self.queries.allow(1, fx.cx.now) {
             self.report_groups(fx, port, asked, version, Listens::Already);
         }
         Verdict::drop(DropReason::Local)

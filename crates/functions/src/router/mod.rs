@@ -98,6 +98,9 @@ pub struct Router {
     neighbours: Neighbours,
     watch: Option<Watch>,
     limiter: RateLimiter,
+    /// Queries of multicast listeners that are answered. Whoever is far away can use up ICMP errors, and must
+    /// not make neighbours lose the router thereby.
+    queries: RateLimiter,
     counters: Counters,
     drops: Drops,
     /// The capture interface of the last packet: packets that the router makes belong to it.

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::fib::Fib;
 use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local, mac};
+use super::listener::QUERIES;
 use super::neighbours::{self, Neighbours};
 use super::reverse::ReversePath;
 use super::watch::Watch;
@@ -366,6 +367,7 @@ impl Router {
             neighbours: Neighbours::new(bounds, seed),
             watch: None,
             limiter: RateLimiter::new(1000, 50),
+            queries: RateLimiter::new(QUERIES, QUERIES),
             counters: Counters::default(),
             drops: Drops::default(),
             capture: 0,
