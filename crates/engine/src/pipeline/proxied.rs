@@ -4,7 +4,8 @@
 //! a NAT's pool, so that the router before the NAT answers for those that lie in a network of its interface
 //! there. Addresses that no interface of that router can answer for are an error where the NAT leads to a
 //! link, unless the setting `routed` says that others send them here by their routes. A NAT without a router
-//! before it is only warned of.
+//! before it is only warned of. A prefix that stands for another is always one that is routed here; where it
+//! is that of the link, the router answers for it, too.
 
 use ipnet::IpNet;
 
@@ -35,7 +36,7 @@ pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usiz
             continue;
         }
         let Some(ports) = ports_before(plan, &wires, id) else { continue };
-        if leads_to_a_link(plan, &wires, id) && !stage.settings.flag("routed") {
+        if leads_to_a_link(plan, &wires, id) && !is_routed(stage) {
             let wrong = external.iter().filter_map(|net| unanswered(stage, &ports, net));
             findings.extend(wrong.map(|finding| place(plan, stage, finding)).take(1));
         }
@@ -46,6 +47,11 @@ pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usiz
         }
     }
     all
+}
+
+/// Says that others send packets to the external addresses of a stage by their routes.
+fn is_routed(stage: &PlannedStage) -> bool {
+    stage.settings.flag("routed") || stage.kind.properties.translation.is_none()
 }
 
 fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -> Finding {
@@ -59,9 +65,7 @@ pub(crate) fn unanswered_notes(plan: &Plan) -> Vec<(String, String)> {
     let wires = Wires::of(plan);
     let note = |(id, stage): (usize, &PlannedStage)| {
         let external = (stage.kind.properties.external)(&stage.settings);
-        let net = external
-            .first()
-            .filter(|_| !stage.settings.flag("routed") && leads_to_a_link(plan, &wires, id))?;
+        let net = external.first().filter(|_| !is_routed(stage) && leads_to_a_link(plan, &wires, id))?;
         ports_before(plan, &wires, id)?.is_empty().then(|| {
             let text = format!(
                 "nobody on the link answers for {}, an external address: no router leads to the NAT; lead packets from \
@@ -236,6 +240,25 @@ mod tests {
         ] {
             let said = gateway(wrong).unwrap_err();
             assert!(parts.iter().all(|part| said.contains(part)), "{wrong}: {said}");
+        }
+    }
+
+    /// A prefix that stands for another is routed here, and the router before it leads packets to it there.
+    #[test]
+    fn a_prefix_is_routed_here_and_known_to_the_router() {
+        for external in ["2001:db8:1::/48", "2001:db8::/64"] {
+            let graph = format!(
+                "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); \
+                 n :: nptv6(inside=fd00:1:2::/48, external={external}); \
+                 lan -> [lan]r :: router(interfaces=[\"{LAN}\", \"{WAN}\"]); r[lan] -> lan; \
+                 r[wan] -> counter -> n -> wan; wan -> [outside]n[inside] -> [wan]r"
+            );
+            let plan = Plan::from_graph(&graph, None, None, "".as_ref()).unwrap();
+            plan.check().unwrap();
+            let mut findings = Vec::new();
+            let router = plan.stages.iter().position(|stage| stage.name == "r").unwrap();
+            assert_eq!(proxied(&plan, &mut findings)[router], [(1, external.parse().unwrap())]);
+            assert!(findings.is_empty() && unanswered_notes(&plan).is_empty(), "{external}");
         }
     }
 

@@ -40,6 +40,8 @@ const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 const MTU_V6: u32 = 1280;
 /// Longest prefix of a network with a subnet-router anycast address.
 const MAX_ANYCAST: u8 = 126;
+/// The longest prefix of a whole subnet (RFC 4291 §2.5.1).
+const SUBNET: u8 = 64;
 /// Interfaces that a router may have.
 pub(super) const MAX_INTERFACES: usize = 64;
 
@@ -200,6 +202,14 @@ impl Interface {
     /// Says that something behind its port translates an address.
     pub(super) fn translates(&self, address: IpAddr) -> bool {
         self.proxied.iter().any(|net| net.contains(&address))
+    }
+
+    /// The addresses behind its port for which neighbours ask. Packets to whole IPv6 subnets that are none of
+    /// the link's come by routes.
+    pub(super) fn asked_for(&self) -> impl Iterator<Item = &IpNet> {
+        let here = |net: &IpNet| self.addresses.iter().any(|own| own.contains(net) || net.contains(own));
+        let whole = |net: &IpNet| net.addr().is_ipv6() && net.prefix_len() <= SUBNET;
+        self.proxied.iter().filter(move |net| !whole(net) || here(net))
     }
 
     /// The subnet-router anycast addresses of its networks (RFC 4291 §2.6.1); a network of two addresses has

@@ -653,6 +653,8 @@ fn addresses_are_announced_when_they_are_new() {
     reload(&["192.0.2.8/31"]);
     reload(&["192.0.2.8/31", "2001:db8::9/128"]);
     reload(&["192.0.2.8/31", "192.0.2.1/32", "2001:db8::9/128"]);
+    // Nobody on the link asks for what others route here.
+    reload(&["192.0.2.8/31", "192.0.2.1/32", "2001:db8::9/128", "2001:db8:7::/48"]);
     let pool = ["192.0.2.8", "192.0.2.9", "2001:db8::9"].map(|text| (1, address(text)));
     assert_eq!(announced(&mut links), pool);
     assert_eq!(announced(&mut links), []);
@@ -712,6 +714,11 @@ fn groups_of_addresses_are_reported() {
     assert_eq!(reported(&mut links, &query("fe80::9", 1, "::", 2)), is(2));
     let told: usize = (0..200).map(|_| reported(&mut links, &query("fe80::9", 1, "::", 2)).len()).sum();
     assert!((99 * 3..=101 * 3).contains(&told), "{told}");
+    // Packets to a prefix of another network come by routes.
+    let mut translating = super::interfaces(interfaces.into_iter()).unwrap();
+    translating[1].proxied = vec!["2001:db8:7::/48".parse().unwrap()];
+    links.stage = PerPacket::new(Router::with_defaults(translating, 3));
+    assert_eq!(reported(&mut links, &query("fe80::9", 1, "::", 2)), is(2));
     assert_eq!(reported(&mut links, &query("2001:db8::9", 1, "::", 2)), [], "from elsewhere");
     assert_eq!(reported(&mut links, &query("fe80::9", 64, "::", 2)), [], "from elsewhere");
     let mut damaged = query("fe80::9", 1, "::", 2);

@@ -45,7 +45,7 @@ pub(super) enum Listens {
 /// something behind it translates, those of its first addresses.
 fn groups(interface: &Interface) -> Vec<Ipv6Addr> {
     let own = interface.addresses.iter().map(IpNet::addr).chain(interface.anycast());
-    let proxied = interface.proxied.iter().flat_map(|net| each(net).take(MAX_ANNOUNCED));
+    let proxied = interface.asked_for().flat_map(|net| each(net).take(MAX_ANNOUNCED));
     let group = |address| match address {
         IpAddr::V6(address) => Some(solicited_node(address).0),
         IpAddr::V4(_) => None,

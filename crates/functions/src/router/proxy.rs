@@ -48,11 +48,13 @@ impl Router {
     }
 
     /// Says that a packet is back from what translates addresses behind its port: its source is one of them,
-    /// and on Ethernet the router itself was the last that sent it.
+    /// and on Ethernet the router itself was the last that sent it. What the router says about a packet that
+    /// has come back, to whoever sent it, goes the same way, from the interface's own address.
     pub(super) fn came_round(&self, cx: &Context<'_>, frame: &Frame, src: IpAddr) -> bool {
         self.interface(cx.input).is_some_and(|interface| {
             let sent = |mac: [u8; 6]| cx.data(frame).get(6..12) == Some(&mac[..]);
-            interface.translates(src) && interface.mac.is_none_or(sent)
+            let told = !interface.proxied.is_empty() && interface.mac.is_some() && interface.owns(src);
+            (interface.translates(src) || told) && interface.mac.is_none_or(sent)
         })
     }
 
@@ -94,7 +96,7 @@ impl Router {
 }
 
 /// The addresses, each with its port, of which the links are to be told: those of the interfaces themselves
-/// and what is translated behind them, but for what was `before`.
+/// and what neighbours ask for of that which is translated behind them, but for what was `before`.
 pub(super) fn to_announce(interfaces: &[Interface], before: Option<&[Interface]>) -> Vec<(u8, IpNet)> {
     let mut all = Vec::new();
     for (number, interface) in interfaces.iter().enumerate() {
@@ -104,9 +106,7 @@ pub(super) fn to_announce(interfaces: &[Interface], before: Option<&[Interface]>
         let is_new = |net: &IpNet| {
             known.is_none_or(|i| !i.owns(net.addr()) && !i.proxied.iter().any(|old| old.contains(net)))
         };
-        all.extend(
-            own.chain(interface.proxied.iter().copied()).filter(is_new).map(|net| (number as u8, net)),
-        );
+        all.extend(own.chain(interface.asked_for().copied()).filter(is_new).map(|net| (number as u8, net)));
     }
     all
 }

@@ -56,6 +56,8 @@ pub const NPTV6: StageType = StageType {
     properties: Properties {
         changes_frames: |_| true,
         rewrites_flows: |_| true,
+        // A router before it leads packets to these addresses here, where they come back in to inside hosts.
+        external: |settings| settings.prefix("external").into_iter().collect(),
         paired: true,
         drops: &[DropReason::Malformed, DropReason::NoMapping],
         reload: Some(RELOAD),
