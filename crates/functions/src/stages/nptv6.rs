@@ -201,16 +201,20 @@ impl Nptv6Stage {
         }
     }
 
-    /// Tells an inside host that its packet can't leave (RFC 6296 §3.4).
+    /// Tells an inside host that its packet can't leave (RFC 6296 §3.4), or that there is no such host.
     fn reply(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) {
         if fx.cx.input != 0 || !self.limiter.would_allow(1, fx.cx.now) {
             return;
         }
         let Ok(Some(Places { l3, .. })) = places(fx.cx, frame) else { return };
         let packet = fx.cx.data(frame).get(l3..).unwrap_or_default();
-        let Some(to) = be128(packet, 24).map(Ipv6Addr::from) else { return };
+        let address = |at| be128(packet, at).map(Ipv6Addr::from);
+        let (Some(from), Some(to)) = (address(8), address(24)) else { return };
+        let npt = &self.translation;
+        let stays = npt.is_inside(from) && npt.outbound(from).is_none();
+        let message = if stays { Message::SourcePolicy } else { Message::NetUnreachable };
         let link = link_of(fx.cx, frame);
-        let made = icmp::answer(Message::SourcePolicy, packet, link, to.into(), &mut self.answer);
+        let made = icmp::answer(message, packet, link, to.into(), &mut self.answer);
         if made.is_ok() && self.limiter.allow(1, fx.cx.now) {
             self.answers += 1;
             send_back(fx, frame, &self.answer, 1);
