@@ -3,8 +3,7 @@
 use serde_json::json;
 use slipstream_core::stage::Observe;
 
-use super::FirewallStage;
-use super::cache::DecisionCache;
+use super::{DecisionCache, FirewallStage};
 use crate::conntrack::Class;
 
 /// Rules without a hit that are told by their lines.

@@ -75,7 +75,7 @@ pub struct FirewallStage {
     /// True if packets of a train share a decision where they agree in what is read, whatever else is in
     /// them.
     shares_by_fields: bool,
-    pub(super) cache: Option<DecisionCache>,
+    cache: Option<DecisionCache>,
     allow_other: bool,
     seed: u64,
     /// It decides about whole datagrams.
