@@ -216,12 +216,12 @@ def main():
         whole = bytes([len(packet), 0]) + packet
         write("functions", name, b"\0" + whole + bytes([len(packet), 0x80]) + packet)
         write("fragments", name, whole + whole)
-        for stage in range(18 if name in ("tcp", "udp", "tcp6", "fragment", "icmp-error") else 0):
+        for stage in range(19 if name in ("tcp", "udp", "tcp6", "fragment", "icmp-error") else 0):
             frame = bytes([0x40 * (stage % 2), stage, len(packet) + 2, 8]) + ether(packet)
             write("stages", f"{stage}-{name}", bytes([stage, 1, 0]) + frame + frame)
     # Chains of five functions, and packets that go through both ways.
-    for first in range(18):
-        functions = bytes((first + 5 * n) % 18 for n in range(5))
+    for first in range(19):
+        functions = bytes((first + 5 * n) % 19 for n in range(5))
         packet = packets()[("tcp", "udp", "tcp6", "fragment", "icmp-error")[first % 5]]
         frames = [bytes([side, 1, len(packet) + 2, 8]) + ether(packet) for side in (0, 0x40)]
         write("chain", first, bytes([1 + 4 * (first % 4), 4, 3, 0]) + functions + b"".join(frames) * 2)

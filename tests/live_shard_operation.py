@@ -322,7 +322,7 @@ reload = "100ms"
 
 
 def shard_told(case, binary, scratch):
-    """What each shard counts or refuses by itself, all together tell: rules without hits are those that no
+    """All shards together tell what each counts or refuses by itself: rules without hits are those that no
     shard has hits of, routes that a router refuses stand in the log, and one hold isn't the sum of two."""
     config, rules, routes, control, log = (scratch / f"told.{name}" for name in ("toml", "rules", "routes", "control", "log"))
     rules.write_text("".join(f"count udp src port {port}\n" for port in (*range(40_000, 40_016), 1)) + "default allow\n")

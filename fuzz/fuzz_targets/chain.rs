@@ -28,7 +28,7 @@ const FILES: [(&str, &str); 3] = [
 
 /// Functions, without `decide`: their inputs and outputs on the way from `a` to `x`, then on that from `b` to
 /// `y`, which doesn't lead through those that have none; and whether they have `decide`.
-const FUNCTIONS: [(&str, [&str; 4], bool); 18] = [
+const FUNCTIONS: [(&str, [&str; 4], bool); 19] = [
     ("firewall(rules=rules.txt, connections=8, fragments=4", ["", "", "[back]", "[back]"], true),
     ("firewall(rules=plain.txt, cache=4", ["", "", "[back]", "[back]"], true),
     (
@@ -65,6 +65,7 @@ const FUNCTIONS: [(&str, [&str; 4], bool); 18] = [
     ("meter(cir=1mbps, cbs=200, ebs=100, mark=\"1,2,-\"", ["", "", "", ""], true),
     ("flow_stats(export=\"flows{n}.ipfix\", flows=8, idle=1s, active=3s", ["", "", "", ""], true),
     ("flow_stats(flows=64, idle=1s, active=60s", ["", "", "", ""], true),
+    ("nptv6(inside=2001:db8::/48, external=2001:db8:7::/48", ["", "", "[outside]", "[inside]"], true),
     ("slice(threshold=1, entries=4) -> splice(of=f{n})", ["", "", "", ""], false),
     ("reframe(hold=1ms, flows=1024, capacity=64)", ["", "", "", ""], false),
     ("vlan_push(id=7)", ["", "", "", ""], false),

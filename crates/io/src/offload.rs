@@ -165,7 +165,7 @@ impl Layer {
             whole.then(|| Self::new(&headers, l3))
         });
         let one = found.next().filter(|layer| layer.l4 == start)?;
-        // What comes later lies in that header, and may look like one by chance.
+        // A header that is found later lies in that one, and only looks like one by chance.
         found.all(|other| other.l4 != start).then_some(one)
     }
 

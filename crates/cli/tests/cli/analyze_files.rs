@@ -207,7 +207,7 @@ fn packets_are_those_of_the_traces_that_count() {
     };
     assert_eq!(count(&[]), 3);
     assert_eq!(count(&["--strict"]), 2);
-    // Where the damage lies behind what counts, it is none.
+    // Damage behind what counts is none.
     assert_eq!(count(&["--strict", "-c", "10"]), 3);
 
     let words = ["-", "whole.pcap", "--strict", "--keep-going", "--parquet-packets", "p.parquet"];

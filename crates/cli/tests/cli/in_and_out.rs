@@ -283,7 +283,7 @@ fn names_that_are_not_text() {
     let report = verb(&[OsStr::new("synth"), made, OsStr::new("--packets"), OsStr::new("10")]);
     assert_eq!(report["output"], "made\u{fffd}.pcap");
     assert_eq!(verb(&[OsStr::new("analyze"), to])["records"], 4000);
-    // What is wrong beside such a name is told as beside any other.
+    // Mistakes beside such a name are told as beside any other.
     for wrong in ["--nosuch", "-1us"] {
         let words =
             [OsStr::new("reframe"), from, OsStr::new("null"), OsStr::new("--hold"), OsStr::new(wrong)];

@@ -226,8 +226,8 @@ impl Plan {
             return Err(Finding::new(&stage.span, message)
                 .hint("af_packet, af_xdp, dpdk, tap_interface, null, and paced as a source can; or leave out --shards"));
         }
-        // Where an address alone says what it becomes, answers may come to any shard, unless another stage
-        // has seen the other direction. A NAT leads packets by what it translates itself, which is IPv4.
+        // Answers may come to any shard if an address alone says what it becomes, unless another stage has
+        // seen the other direction. A NAT leads packets by what it translates itself, which is IPv4.
         let alone = stage.kind.meets(&stage.settings) == Meets::Nothing
             && self.stages.iter().all(|other| {
                 other.kind.properties.translation.is_some()

@@ -294,7 +294,7 @@ fn denials_add_up() {
     assert!(seen.iter().any(|(count, ..)| *count == 2), "{seen:?}");
 }
 
-/// What packets of a flow don't share can't be remembered of it, and nobody would look for that.
+/// Fields that packets of a flow don't share can't be remembered of it, and nobody would look for that.
 #[test]
 fn a_cache_that_remembers_nothing_is_noted() {
     let notes = |rules: &str, cache| {

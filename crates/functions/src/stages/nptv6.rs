@@ -222,7 +222,7 @@ impl Nptv6Stage {
     }
 }
 
-/// Where the outermost header is, if that is IPv6.
+/// Finds the outermost header, if that is IPv6.
 ///
 /// # Errors
 /// [`Skip`] where nobody can say, since it ends before.
@@ -397,7 +397,7 @@ mod tests {
         assert!(npt("fd01::/48", "2001:db8:1::/48").is_external(source(&before)), "{before:?}");
         assert!(npt("fd01::/48", "2001:db8:2::/48").is_external(source(&after)), "{after:?}");
         assert!(is_right(&before[0]) && is_right(&after[0]));
-        // What isn't its own comes back.
+        // Settings of another stage come back.
         let mut other = stage.operate().unwrap().update(Box::new(7_u8), Nanos(2));
         assert_eq!(other.downcast_mut(), Some(&mut 7_u8));
     }

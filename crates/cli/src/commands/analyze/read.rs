@@ -209,7 +209,7 @@ pub(super) fn analyze_one(
 /// Reads a trace as far as its packets count.
 ///
 /// # Errors
-/// What is damaged in it, and that it can't be read twice.
+/// It is damaged, or can't be read twice.
 fn refuse_damaged(
     path: &Path,
     config: &Config,

@@ -30,7 +30,7 @@ pub(super) struct Hold {
     stage: String,
     /// In shards each sets its own.
     shard: Option<usize>,
-    /// What the stage says of it.
+    /// The stage's own words about it.
     auto: Value,
 }
 

@@ -98,8 +98,8 @@ fn add_stage(all: &mut StageReport, other: &StageReport) {
     all.report = together(all.report.take(), other.report.as_ref());
 }
 
-/// Why a stage refuses files that it reads anew, by the names of stages' reports. Each shard reads them by
-/// itself: what one of them refuses, the report of all tells.
+/// The reasons for which stages refuse files that they read anew, by their names in reports. Each shard reads
+/// files by itself: what one of them refuses, the report of all tells.
 const REFUSALS: [&str; 2] = ["routes_error", "rules_error"];
 
 /// The report of a stage that counts what its rules match, with the hits of another shard's, and why one of
