@@ -21,7 +21,7 @@ use std::{fs, panic, thread};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-pub use shared::{BEGIN, Input, Packet, classifiers_agree, folder, packets, read, write};
+pub use shared::{BEGIN, Input, Packet, classifiers_agree, folder, packets, read, saved, write};
 
 /// Inputs that are made up for each target.
 const INPUTS: usize = 300;

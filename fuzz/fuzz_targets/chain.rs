@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use slipstream::pipeline::{Plan, stage_type};
+use slipstream::pipeline::Plan;
 use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
-use slipstream_fuzz::{BEGIN, Packet, folder, packets, read, write};
+use slipstream_fuzz::{BEGIN, Packet, folder, packets, read, saved, write};
 
 const FILES: [(&str, &str); 3] = [
     (
@@ -107,23 +107,6 @@ fn graph(functions: &[u8], hold: &str, decide: &str) -> String {
         }
     }
     graph + &format!("{there} -> x\n{back} -> y\n")
-}
-
-/// The records of all tables of a stage.
-fn saved(driver: &mut Driver, name: &str, kind: &str, now: Nanos) -> Vec<Vec<Vec<u8>>> {
-    let tables = stage_type(kind).unwrap().properties.tables;
-    let Some(stage) = driver.operate(name) else { return Vec::new() };
-    stage.expire(now);
-    let records = |(number, table): (usize, &slipstream::operate::StateTable)| {
-        let (mut bytes, mut from) = (Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = stage.save(number, at, 64, now, &mut bytes);
-        }
-        let mut records: Vec<Vec<u8>> = bytes.chunks(table.record).map(<[u8]>::to_vec).collect();
-        records.sort();
-        records
-    };
-    tables.iter().enumerate().map(records).collect()
 }
 
 /// All that a run leaves.

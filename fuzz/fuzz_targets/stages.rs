@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use slipstream::pipeline::{Plan, stage_type};
 use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
-use slipstream_fuzz::{BEGIN, folder, packets, read, write};
+use slipstream_fuzz::{BEGIN, folder, packets, read, saved, write};
 
 const RULES: &str = "count udp\nlog 1/3 tcp syn\nreset tcp dst port 23\nallow state established,related\n\
                      deny state invalid\ndeny length 0-59\nallow state new src net 10.0.0.0/8,2001:db8::/32\n";
@@ -42,26 +42,6 @@ const STAGES: [(&str, &str, &str, bool); 19] = [
 fn driver(graph: &str, folder: &Path) -> Driver {
     let plan = Plan::from_graph(graph, None, None, folder).unwrap_or_else(|errors| panic!("{graph}: {errors}"));
     Driver::new(plan.build(7).unwrap_or_else(|error| panic!("{graph}: {error}")))
-}
-
-/// The records of all tables of the stage `f`.
-fn saved(driver: &mut Driver, kind: &str, now: Nanos) -> Vec<Vec<Vec<u8>>> {
-    let tables = stage_type(kind).unwrap().properties.tables;
-    let Some(stage) = driver.operate("f") else { return Vec::new() };
-    stage.expire(now);
-    let records = |(number, table): (usize, &slipstream::operate::StateTable)| {
-        let (mut bytes, mut from) = (Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = stage.save(number, at, 3, now, &mut bytes);
-        }
-        let mut records: Vec<Vec<u8>> = bytes.chunks(table.record).map(<[u8]>::to_vec).collect();
-        for record in &records {
-            assert!((table.describe)(record).is_some() && (table.ends)(record).is_some());
-        }
-        records.sort();
-        records
-    };
-    tables.iter().enumerate().map(records).collect()
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -104,13 +84,13 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(came, (a.len() + b.len()) as u64);
 
         let now = Nanos(a.iter().chain(&b).map(|packet| packet.0).max().unwrap_or(BEGIN));
-        let before = saved(&mut driver, kind, now);
+        let before = saved(&mut driver, "f", kind, now);
         let mut other = self::driver(&graph, &folder);
         for (table, record) in before.iter().enumerate().flat_map(|(n, all)| all.iter().map(move |r| (n, r))) {
             let stage = other.operate("f").unwrap();
             assert!(stage.restore(table, record, 0, now), "{kind}: {record:?} was saved, and is not taken");
         }
-        assert_eq!(saved(&mut other, kind, now), before);
+        assert_eq!(saved(&mut other, "f", kind, now), before);
         drop(other);
         results.push((read(&folder.join("x.pcap")), read(&folder.join("y.pcap")), before));
     }

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use slipstream::functions::firewall::{ConnState, Firewall, Method, PacketFields, RuleSet, RuleSetErrors};
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Compression, Format, Interface, WriterOptions};
+use slipstream::operate::StateTable;
+use slipstream::pipeline::stage_type;
+use slipstream::runtime::Driver;
 use slipstream::time::Nanos;
 use slipstream_wire::checksum::{fill_ip, fill_transport};
 use slipstream_wire::{LinkType, classify};
@@ -170,4 +173,24 @@ pub fn folder(target: &str) -> PathBuf {
     let folder = base.join(format!("slipstream-fuzz-{target}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
+}
+
+/// The records of all tables of a stage, each of which says what it is.
+pub fn saved(driver: &mut Driver, name: &str, kind: &str, now: Nanos) -> Vec<Vec<Vec<u8>>> {
+    let tables = stage_type(kind).unwrap().properties.tables;
+    let Some(stage) = driver.operate(name) else { return Vec::new() };
+    stage.expire(now);
+    let records = |(number, table): (usize, &StateTable)| {
+        let (mut bytes, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = stage.save(number, at, 3, now, &mut bytes);
+        }
+        let mut records: Vec<Vec<u8>> = bytes.chunks(table.record).map(<[u8]>::to_vec).collect();
+        for record in &records {
+            assert!((table.describe)(record).is_some() && (table.ends)(record).is_some());
+        }
+        records.sort();
+        records
+    };
+    tables.iter().enumerate().map(records).collect()
 }

@@ -37,6 +37,7 @@ pub mod heavy;
 pub mod huge;
 pub mod interface;
 pub mod keys;
+pub mod memory;
 #[cfg(feature = "std")]
 pub mod new_file;
 #[cfg(feature = "std")]

@@ -3,23 +3,15 @@
 use alloc::vec::Vec;
 
 use super::BuildError;
+use crate::memory::can_be_had;
 
-/// Asks whether memory for tables, so many bytes each, can be had all at once, before it is taken: what is
-/// taken in vain ends the process. That is still so if another thread takes it in between, or the system
-/// promises more than it has.
+/// Asks whether memory for tables, so many bytes each, can be had before it is taken, as [`can_be_had`] does.
 ///
 /// # Errors
 /// It can't; `setting` is to blame, which says how large the tables are.
 pub fn need(setting: &'static str, tables: impl IntoIterator<Item = u64>) -> Result<(), BuildError> {
     let tables: Vec<u64> = tables.into_iter().collect();
-    let had = |bytes: &u64| {
-        let mut room = Vec::<u8>::new();
-        let had = usize::try_from(*bytes).is_ok_and(|bytes| room.try_reserve_exact(bytes).is_ok());
-        // The optimizer may take memory for had that nobody uses.
-        core::hint::black_box(had.then_some(room))
-    };
-    let rooms: Option<Vec<Vec<u8>>> = tables.iter().map(had).collect();
-    if rooms.is_some() {
+    if can_be_had(tables.iter().map(|bytes| usize::try_from(*bytes).unwrap_or(usize::MAX))) {
         return Ok(());
     }
     let bytes = tables.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));

@@ -49,6 +49,7 @@ pub use counters::{DropReason, NatCounters};
 pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
 pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
 pub use settings::NAT;
+pub(crate) use settings::{SIDES_IN, SIDES_OUT};
 pub use stage::NatStage;
 
 use slipstream_wire::NarrowKey;

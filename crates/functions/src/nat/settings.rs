@@ -16,20 +16,25 @@ use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::tcp_state::TcpTimeouts;
 use crate::{DECIDE, FragmentLimits, stage_of};
 
+/// The inputs of what translates between two sides.
+pub(crate) const SIDES_IN: Ports = Ports::These(&[
+    PortType { name: "inside", help: "packets from inside", unconnected: None },
+    PortType { name: "outside", help: "packets from outside", unconnected: None },
+]);
+/// Its outputs.
+pub(crate) const SIDES_OUT: Ports = Ports::These(&[
+    PortType { name: "outside", help: "packets to outside", unconnected: None },
+    PortType { name: "inside", help: "packets to inside", unconnected: Some(DropReason::Unconnected) },
+]);
+
 /// The stage type.
 pub const NAT: StageType = StageType {
     name: "nat",
     group: Group::Function,
     summary: "Source NAT for IPv4: many inside hosts share external addresses (RFC 4787, 5382, 5508, 7857)",
     example: "lan -> nat(pool=[192.0.2.1]) -> wan_out; wan -> [outside]nat[inside] -> lan_out",
-    inputs: Ports::These(&[
-        PortType { name: "inside", help: "packets from inside", unconnected: None },
-        PortType { name: "outside", help: "packets from outside", unconnected: None },
-    ]),
-    outputs: Ports::These(&[
-        PortType { name: "outside", help: "packets to outside", unconnected: None },
-        PortType { name: "inside", help: "packets to inside", unconnected: Some(DropReason::Unconnected) },
-    ]),
+    inputs: SIDES_IN,
+    outputs: SIDES_OUT,
     settings: &[
         Setting {
             name: "pool",

@@ -222,9 +222,16 @@ fn port_of(interfaces: &[Interface], name: &str) -> Option<u8> {
 }
 
 /// The solicited-node multicast address of an address (RFC 4291 §2.7.1), and the Ethernet address that it is
-/// sent to (RFC 2464 §7).
+/// sent to.
 pub(super) fn solicited_node(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
     let [.., a, b, c] = address.octets();
     let [low, high] = [u16::from_be_bytes([b, c]), u16::from_be_bytes([0xff, a])];
-    (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, high, low), [0x33, 0x33, 0xff, a, b, c])
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, high, low);
+    (group, station(group))
+}
+
+/// The Ethernet address of an IPv6 group (RFC 2464 §7).
+pub(super) fn station(group: Ipv6Addr) -> Mac {
+    let [.., a, b, c, d] = group.octets();
+    [0x33, 0x33, a, b, c, d]
 }

@@ -11,7 +11,7 @@ use slipstream_wire::checksum::{Verdict as Sum, fill_transport, verify_transport
 use slipstream_wire::protocol::{HOP_BY_HOP, ICMPV6};
 use slipstream_wire::{Headers, LinkType, classify};
 
-use super::fib::solicited_node;
+use super::fib::{solicited_node, station};
 use super::interface::{Interface, Mac};
 use super::proxy::{MAX_ANNOUNCED, each};
 use super::{FunctionContext, Router};
@@ -54,12 +54,6 @@ fn groups(interface: &Interface) -> Vec<Ipv6Addr> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Ethernet address of an IPv6 group (RFC 2464 §7).
-fn station(group: Ipv6Addr) -> Mac {
-    let [.., a, b, c, d] = group.octets();
-    [0x33, 0x33, a, b, c, d]
 }
 
 /// An ICMPv6 message to a group of the link, with the option for which routers look at it (RFC 2711).

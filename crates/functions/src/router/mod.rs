@@ -25,6 +25,8 @@ mod interface;
 #[cfg(test)]
 mod link_tests;
 mod listener;
+#[cfg(test)]
+mod listener_tests;
 mod neighbours;
 #[cfg(test)]
 mod neighbours_tests;

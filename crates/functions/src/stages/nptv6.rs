@@ -7,9 +7,7 @@ use ipnet::{IpNet, Ipv6Net};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::operate::{Operate, Reloading, Update};
-use slipstream_core::registry::{
-    BuildError, Group, Made, Meets, PortType, Ports, Properties, Site, StageType,
-};
+use slipstream_core::registry::{BuildError, Group, Made, Meets, Properties, Site, StageType};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
@@ -20,6 +18,7 @@ use crate::answer::{link_of, send_back};
 use crate::bytes::{be16, be128, put};
 use crate::icmp::{self, Message, is_first_fragment};
 use crate::nat::nptv6::{Nptv6, Nptv6Error};
+use crate::nat::{SIDES_IN, SIDES_OUT};
 use crate::{DECIDE, FunctionContext, LeavesAs, NetworkFunction, RateLimiter, stage_of};
 
 /// The stage type.
@@ -28,14 +27,8 @@ pub const NPTV6: StageType = StageType {
     group: Group::Function,
     summary: "Translates one IPv6 prefix to another and back, without state (NPTv6, RFC 6296)",
     example: "lan -> nptv6(inside=fd01:203:405::/48, external=2001:db8:1::/48) -> wan_out; wan -> [outside]nptv6[inside] -> lan_out",
-    inputs: Ports::These(&[
-        PortType { name: "inside", help: "packets from inside", unconnected: None },
-        PortType { name: "outside", help: "packets from outside", unconnected: None },
-    ]),
-    outputs: Ports::These(&[
-        PortType { name: "outside", help: "packets to outside", unconnected: None },
-        PortType { name: "inside", help: "packets to inside", unconnected: Some(DropReason::Unconnected) },
-    ]),
+    inputs: SIDES_IN,
+    outputs: SIDES_OUT,
     settings: &[
         Setting {
             name: "inside",

@@ -17,17 +17,13 @@ use ipnet::{IpNet, Ipv4Net};
 use slipstream_core::operate::EntryEnds;
 use slipstream_io::spread::{self, Ends};
 use slipstream_wire::ToeplitzKey;
+use slipstream_wire::protocol::{HOP_BY_HOP, ICMP, ICMPV6, TCP, UDP};
 
 /// Datagrams whose first fragment is remembered, and how many of them share a hash: the latest ones.
 const DATAGRAMS: usize = 1024;
 const WAYS: usize = 8;
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// Places of a card's table of queues, or of its beginning.
 const TABLE: u32 = 128;
-const ICMP6: u8 = 58;
-const HOP_BY_HOP: u8 = 0;
 /// ICMPv6 type of a query of multicast listeners (RFC 3810 §5.1).
 const LISTENER_QUERY: u8 = 130;
 
@@ -386,7 +382,7 @@ fn error<'a>(ends: &Ends<'a>) -> Option<Ends<'a>> {
     let (kind, rest) = (*ends.payload.first()?, ends.payload.get(8..)?);
     match ends.protocol {
         ICMP if matches!(kind, 3 | 4 | 5 | 11 | 12) => Ends::of_ipv4(rest),
-        ICMP6 if kind < 128 => Ends::of_ipv6(rest),
+        ICMPV6 if kind < 128 => Ends::of_ipv6(rest),
         _ => None,
     }
 }
@@ -400,8 +396,8 @@ fn is_of_neighbours(frame: &[u8]) -> bool {
     match kind(at) {
         Some([8, 6]) => true,
         Some([0x86, 0xdd]) => match (frame.get(at + 8), frame.get(at + 42..at + 44)) {
-            (Some(&ICMP6), Some([135 | 136, _])) => true,
-            (Some(&HOP_BY_HOP), Some(&[ICMP6, words])) => {
+            (Some(&ICMPV6), Some([135 | 136, _])) => true,
+            (Some(&HOP_BY_HOP), Some(&[ICMPV6, words])) => {
                 frame.get(at + 50 + 8 * usize::from(words)) == Some(&LISTENER_QUERY)
             }
             _ => false,
@@ -438,11 +434,11 @@ mod tests {
         arp[12..14].copy_from_slice(&[8, 6]);
         let mut discovery = vec![0; 86];
         discovery[12..14].copy_from_slice(&[0x86, 0xdd]);
-        discovery[20] = ICMP6;
+        discovery[20] = ICMPV6;
         discovery[54] = 135;
         // A query stands behind a hop-by-hop header, as the reports that other hosts give do.
         let behind_options = |kind: u8| {
-            let mut frame = [&discovery[..54], &[ICMP6, 0, 5, 2, 0, 0, 1, 0, kind], &[0; 27]].concat();
+            let mut frame = [&discovery[..54], &[ICMPV6, 0, 5, 2, 0, 0, 1, 0, kind], &[0; 27]].concat();
             frame[20] = 0;
             frame
         };
@@ -577,7 +573,7 @@ mod tests {
             // An error about it, to its source.
             let sent = udp6((a, p), (b, q), &all);
             let mut error = udp6(([9; 16], 0), (a, 0), &[]);
-            error[20] = ICMP6;
+            error[20] = ICMPV6;
             error.truncate(54);
             error.extend([1, 4, 0, 0, 0, 0, 0, 0]);
             error.extend(&sent[14..]);
