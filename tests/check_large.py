@@ -285,7 +285,8 @@ def tables():
         good = [python, "-c", "import duckdb, polars, pandas, pyarrow"]
         if not python.exists() or subprocess.run(good, capture_output=True, check=False).returncode:
             subprocess.run([sys.executable, "-m", "venv", "--clear", where], check=True)
-            words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "duckdb", "polars", "pandas", "pyarrow"]
+            # To compile all of it takes longer than what is used of it.
+            words = ["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "duckdb", "polars", "pandas", "pyarrow"]
             subprocess.run([python, *words], check=True, stdin=subprocess.DEVNULL)
     return python
 
