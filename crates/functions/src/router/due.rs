@@ -1,4 +1,5 @@
-//! Work that is due although no packet comes: questions are repeated, neighbours given up, routes changed.
+//! Work that is due although no packet comes: questions and reports are repeated, neighbours given up, routes
+//! changed.
 
 use super::fib::{Fib, Gateway};
 use super::neighbours::Due;
@@ -8,7 +9,7 @@ use slipstream_core::stage::DropReason;
 use slipstream_core::time::Nanos;
 
 impl Router {
-    /// Does what is due: questions to repeat, neighbours to give up, the file of routes.
+    /// Does what is due: questions and reports to repeat, neighbours to give up, the file of routes.
     pub(super) fn due(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let now = fx.cx.now;
         self.send_ready(fx);
@@ -26,6 +27,10 @@ impl Router {
         }
         if self.watch.as_ref().is_some_and(|w| w.deadline() <= now) {
             self.poll_routes(fx);
+        }
+        if self.reports_again <= now {
+            self.reports_again = Nanos::MAX;
+            self.report_all(fx);
         }
     }
 

@@ -127,7 +127,7 @@ impl NetworkFunction for Router {
 
     fn next_deadline(&self) -> Nanos {
         let watch = self.watch.as_ref().map_or(Nanos::MAX, Watch::deadline);
-        self.neighbours.next_deadline().min(watch)
+        self.neighbours.next_deadline().min(watch).min(self.reports_again)
     }
 
     /// The next question to a neighbour: one that is open, or the second of one that a packet sets off.

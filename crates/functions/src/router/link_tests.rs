@@ -39,6 +39,16 @@ impl Links {
         Self { stage: PerPacket::new(router), pool: Pool::new(), now: 0 }
     }
 
+    /// What is due next happens: the nanoseconds until then, and the packets that leave, each with its port.
+    pub(super) fn next_due(&mut self) -> (u64, Vec<(u8, Vec<u8>)>) {
+        let now = self.stage.next_deadline();
+        let waited = now.since(Nanos(std::mem::replace(&mut self.now, now.0)));
+        let mut out = Collect::default();
+        let mut cx = Context { now, pool: &mut self.pool, input: 0, links: &[LinkType::Ethernet; 2] };
+        self.stage.on_deadline(&mut cx, &mut out);
+        (waited, out.0.into_iter().map(|(port, _, frame)| (port, frame)).collect())
+    }
+
     /// The frames that leave after this one has come, with their ports.
     pub(super) fn send(&mut self, input: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
         self.now += 1000;

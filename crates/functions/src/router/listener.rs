@@ -29,6 +29,10 @@ const QUERY_V1: usize = 24;
 const QUERY_V2: usize = 28;
 /// Queries that are answered, a second and at once.
 pub(super) const QUERIES: u64 = 100;
+/// Nanoseconds after which a report that nobody asked for is repeated (RFC 3810 §6.1, §9.11).
+pub(super) const REPORT_INTERVAL: u64 = 1_000_000_000;
+/// The option that routers look at packets for, with the value of a packet with such messages (RFC 2711).
+const ROUTER_ALERT: [u8; 4] = [5, 2, 0, 0];
 /// Groups in one report, so that every link takes it.
 const GROUPS: usize = 50;
 
@@ -66,7 +70,9 @@ fn message(from: (Mac, Ipv6Addr), to: Ipv6Addr, icmp: &[u8], out: &mut Vec<u8>) 
     out.extend([HOP_BY_HOP, 1]);
     out.extend(from.1.octets());
     out.extend(to.octets());
-    out.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+    out.extend([ICMPV6, 0]);
+    out.extend(ROUTER_ALERT);
+    out.extend([1, 0]);
     out.extend_from_slice(icmp);
     if let Ok(headers) = classify(LinkType::Ethernet, out) {
         fill_transport(out, &headers);
@@ -91,13 +97,32 @@ fn old_report(from: (Mac, Ipv6Addr), group: Ipv6Addr, out: &mut Vec<u8>) {
     message(from, group, &icmp, out);
 }
 
+/// Says that an IPv6 packet has a router alert among its hop-by-hop options (RFC 8200 §4.2).
+fn alerts_routers(ip: &[u8]) -> bool {
+    let Some([_, length, first @ ..]) = ip.get(40..).filter(|_| ip.get(6) == Some(&HOP_BY_HOP)) else {
+        return false;
+    };
+    let mut options = first.get(..6 + 8 * usize::from(*length)).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        if options.starts_with(&ROUTER_ALERT) {
+            return true;
+        }
+        options = match (kind, rest) {
+            (0, rest) => rest,
+            (_, [length, rest @ ..]) => rest.get(usize::from(*length)..).unwrap_or_default(),
+            (_, []) => break,
+        };
+    }
+    false
+}
+
 /// A query that is to be answered: the group that it asks about, none for all, and its version.
 fn read_query(frame: &[u8], l3: usize, headers: &Headers) -> Option<(Option<Ipv6Addr>, u8)> {
     let ip = frame.get(l3..)?;
     // Only neighbours can send it (RFC 3810 §5.1.14, §6.2).
     let IpAddr::V6(from) = headers.key.src() else { return None };
     let right = verify_transport(frame, headers) == Sum::Right;
-    if ip.get(7) != Some(&1) || !from.is_unicast_link_local() || !right {
+    if ip.get(7) != Some(&1) || !from.is_unicast_link_local() || !right || !alerts_routers(ip) {
         return None;
     }
     let end = l3 + 40 + usize::from(u16::from_be_bytes(*ip.get(4..)?.first_chunk()?));
@@ -127,6 +152,13 @@ impl Router {
             self.report_groups(fx, port, asked, version, Listens::Already);
         }
         Verdict::drop(DropReason::Local)
+    }
+
+    /// Reports the groups of all ports unasked.
+    pub(super) fn report_all(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        for port in (0u8..).take(self.interfaces.len()) {
+            self.report_groups(fx, port, None, 2, Listens::FromNow);
+        }
     }
 
     /// Reports the groups of a port, or the one that is asked for.

@@ -5,6 +5,7 @@ use super::tests::{datagram, framed};
 use super::*;
 use crate::PerPacket;
 use crate::test_packets::ipv6;
+use slipstream_core::stage::Stage;
 use slipstream_wire::checksum::{Verdict, fill_transport, verify_transport};
 use slipstream_wire::classify;
 
@@ -69,6 +70,14 @@ fn groups_of_addresses_are_reported() {
     assert_eq!(reported(&mut links, &query("fe80::9", 1, "::", 2)), is(2));
     assert_eq!(reported(&mut links, &query("2001:db8::9", 1, "::", 2)), [], "from elsewhere");
     assert_eq!(reported(&mut links, &query("fe80::9", 64, "::", 2)), [], "from elsewhere");
+    let mut hidden = query("fe80::9", 1, "::", 2);
+    hidden[56..62].copy_from_slice(&[1, 4, 5, 2, 0, 0]);
+    let headers = classify(LinkType::Ethernet, &hidden).unwrap();
+    fill_transport(&mut hidden, &headers);
+    assert_eq!(reported(&mut links, &hidden), [], "padding is no option for routers");
+    let mut padded = query("fe80::9", 1, "::", 2);
+    padded[56..62].copy_from_slice(&[1, 0, 5, 2, 0, 0]);
+    assert_eq!(reported(&mut links, &padded), is(2), "the option may stand behind padding");
     let mut damaged = query("fe80::9", 1, "::", 2);
     damaged[70] ^= 1;
     assert_eq!(reported(&mut links, &damaged), []);
@@ -84,4 +93,10 @@ fn groups_of_addresses_are_reported() {
     let out = links.send(0, &framed(1, &datagram(address("192.0.2.254"), 9, b"x")));
     let v6: Vec<u8> = out.iter().filter(|(port, _)| *port == 1).map(|(_, frame)| frame[20]).collect();
     assert_eq!(v6, [0, 58, 58], "a report, then two advertisements");
+    // Nobody acknowledges a report, so that it is sent once more.
+    let (waited, out) = links.next_due();
+    assert_eq!(waited, 1_000_000_000);
+    let [(1, report)] = out.as_slice() else { panic!("one report: {out:?}") };
+    assert_eq!((report[20], report[62]), (0, 143));
+    assert_eq!(links.stage.next_deadline(), Nanos::MAX);
 }

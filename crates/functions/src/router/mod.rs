@@ -112,6 +112,8 @@ pub struct Router {
     towards: Option<u32>,
     /// Addresses, each with its port, of which the links have not been told yet that they are here.
     unannounced: Vec<(u8, IpNet)>,
+    /// The time at which reports of groups are repeated, since the first ones may have been lost.
+    reports_again: Nanos,
     /// The routes that sources of packets need.
     reverse_path: ReversePath,
     /// Neighbours that ask are answered: of several shards, which all hear them, the first one does.

@@ -10,10 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use slipstream_wire::protocol::{ICMP, ICMPV6};
 
-use super::listener::Listens;
+use super::listener::REPORT_INTERVAL;
 use super::{Decision, FunctionContext, Interface, Router, discovery};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason};
+use slipstream_core::time::Nanos;
 
 /// Addresses of an interface that are announced at a time.
 pub(super) const MAX_ANNOUNCED: usize = 256;
@@ -76,10 +77,9 @@ impl Router {
     pub(super) fn announce(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let new = std::mem::take(&mut self.unannounced);
         // Who would ask for them, and switches between, know where first.
-        for port in (0u8..).take(self.interfaces.len()) {
-            if new.iter().any(|(at, net)| *at == port && net.addr().is_ipv6()) {
-                self.report_groups(fx, port, None, 2, Listens::FromNow);
-            }
+        if new.iter().any(|(_, net)| net.addr().is_ipv6()) {
+            self.report_all(fx);
+            self.reports_again = Nanos(fx.cx.now.0.saturating_add(REPORT_INTERVAL));
         }
         let mut message = std::mem::take(&mut self.message);
         for (port, interface) in (0u8..).zip(&*self.interfaces.clone()) {

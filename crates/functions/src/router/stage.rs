@@ -374,6 +374,7 @@ impl Router {
             last_error: None,
             towards: None,
             unannounced: Vec::new(),
+            reports_again: Nanos::MAX,
             reverse_path: ReversePath::Off,
             answers: true,
             scratch: Vec::new(),
