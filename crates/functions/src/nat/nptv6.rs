@@ -89,6 +89,16 @@ impl Nptv6 {
         })
     }
 
+    /// The shorter prefix, and the part of it whose addresses have counterparts; `None` where both are of one
+    /// length, so that all have.
+    #[must_use]
+    pub fn left_out(&self) -> Option<(Ipv6Net, Ipv6Net)> {
+        let (inside, external) = (self.inside_net, self.external_net);
+        let length = inside.prefix_len().max(external.prefix_len());
+        let shorter = [inside, external].into_iter().find(|net| net.prefix_len() < length)?;
+        Some((shorter, Ipv6Net::new(shorter.addr(), length).ok()?))
+    }
+
     /// Returns true for an address of the inside prefix, which may have no external one.
     #[must_use]
     pub fn is_inside(&self, address: Ipv6Addr) -> bool {

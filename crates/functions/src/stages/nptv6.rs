@@ -355,6 +355,17 @@ impl Observe for Nptv6Stage {
         visit("not_ipv6", self.not_ipv6);
         visit("answers", self.answers);
     }
+
+    fn notes(&self) -> Vec<String> {
+        let left_out = self.translation.left_out();
+        let note = |(of, only): (Ipv6Net, Ipv6Net)| {
+            format!(
+                "of {of} only {only} has counterparts, since the other prefix is longer: packets of its other \
+                 addresses are dropped as no_mapping"
+            )
+        };
+        left_out.map(note).into_iter().collect()
+    }
 }
 
 #[cfg(test)]
@@ -375,6 +386,16 @@ mod tests {
 
     fn left(stage: &mut dyn Stage, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         run_with(stage, packets, &[100], &mut None).0.into_iter().map(|(_, bytes, _)| bytes).collect()
+    }
+
+    #[test]
+    fn prefixes_of_two_lengths_are_noted() {
+        let notes = |inside, external| Nptv6Stage::new(npt(inside, external)).notes();
+        assert_eq!(notes("fd01::/56", "2001:db8:1::/56"), Vec::<String>::new());
+        let [inside] = &notes("fd01::/48", "2001:db8:1::/56")[..] else { panic!("one note") };
+        assert!(inside.starts_with("of fd01::/48 only fd01::/56 has counterparts"), "{inside}");
+        let [outside] = &notes("fd01::/64", "2001:db8:1::/48")[..] else { panic!("one note") };
+        assert!(outside.starts_with("of 2001:db8:1::/48 only 2001:db8:1::/64 has"), "{outside}");
     }
 
     /// A provider gives another prefix: packets get it from then on.
