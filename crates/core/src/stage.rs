@@ -226,6 +226,11 @@ impl Stage for Placeholder {
 
 impl Observe for Placeholder {}
 
+/// A stage's report of which everything was copied that the stage has, and whose JSON is made when this is
+/// called, wherever that may take its time.
+#[cfg(feature = "std")]
+pub type DraftReport = Box<dyn FnOnce() -> Option<serde_json::Value> + Send>;
+
 /// Everything about a stage that is observed from outside, and changes nothing in it.
 pub trait Observe {
     /// Visits its counters, by name.
@@ -245,6 +250,14 @@ pub trait Observe {
     #[cfg(feature = "std")]
     fn report(&self) -> Option<serde_json::Value> {
         None
+    }
+
+    /// The same, for a pipeline that runs: packets wait until this returns. A stage whose report has
+    /// thousands of entries only copies their numbers here.
+    #[cfg(feature = "std")]
+    fn draft_report(&self) -> DraftReport {
+        let report = self.report();
+        Box::new(move || report)
     }
 
     /// Remarks for the user on how it understood its settings, such as rules that it leaves out.

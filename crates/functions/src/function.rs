@@ -10,7 +10,7 @@ use slipstream_core::frame::Frame;
 use slipstream_core::operate::Operate;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::Output;
-use slipstream_core::stage::{Context, Drops, Egress, Observe, Stage, StageError, Verdict};
+use slipstream_core::stage::{Context, DraftReport, Drops, Egress, Observe, Stage, StageError, Verdict};
 use slipstream_core::time::Nanos;
 
 use super::reassembly::FragmentLimits;
@@ -343,6 +343,10 @@ macro_rules! wrapper {
 
             fn report(&self) -> Option<serde_json::Value> {
                 self.0.function.report()
+            }
+
+            fn draft_report(&self) -> DraftReport {
+                self.0.function.draft_report()
             }
 
             fn notes(&self) -> Vec<String> {

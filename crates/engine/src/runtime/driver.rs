@@ -22,7 +22,7 @@ use super::monitor::Monitor;
 use super::operator::Inbox;
 use super::poll_log::PollLog;
 use super::replay::{Pace, Tick};
-use super::report::{RunError, RunReport, SourceReport};
+use super::report::{Draft, RunError, RunReport, SourceReport};
 use super::service_time::{ServiceTime, ServiceTimeReport};
 
 /// The end of a run.
@@ -367,7 +367,7 @@ impl Driver {
         clock.end(self, &mut run, false);
         // Files are whole and counters kept even if a port failed: only now it is known what left.
         let finished = self.pipeline.finish().map_err(RunError::from);
-        let report = self.report(&run);
+        let report = self.report(&run).made();
         match result.and(finished) {
             Ok(()) => Ok(report),
             Err(error) => {
@@ -507,7 +507,7 @@ impl Driver {
             self.refuse_damage()?;
             self.pipeline.finish_all_or_none()?;
         }
-        Ok(RunReport { interrupted, ..self.report(run) })
+        Ok(RunReport { interrupted, ..self.report(run).made() })
     }
 
     fn refuse_damage(&self) -> Result<(), RunError> {
@@ -536,10 +536,10 @@ impl Driver {
         }
     }
 
-    fn report(&self, run: &Run<'_>) -> RunReport {
+    fn report(&self, run: &Run<'_>) -> Draft {
         let left_out = self.pipeline.left_out();
-        let mut stages = self.pipeline.reports();
-        stages.extend(run.sections.iter().flat_map(|s| s.reports()));
+        let sections = run.sections.iter().flat_map(|s| s.draft_reports());
+        let (stages, drafts) = self.pipeline.draft_reports().chain(sections).unzip();
         let source = |(head, feed): (&super::graph::Head, &Feed)| {
             let mut counters = Vec::new();
             head.source.counters(&mut |name, n| counters.push((name, n)));
@@ -553,7 +553,7 @@ impl Driver {
         };
         // What was read of a capture ahead of its time has not come.
         let ahead = run.feeds.iter().map(|feed| feed.waiting() as u64).sum();
-        RunReport {
+        let report = RunReport {
             sources: self.pipeline.heads.iter().zip(&run.feeds).map(source).collect(),
             stages,
             elapsed_ns: run.meter.elapsed_ns().saturating_sub(left_out.0),
@@ -563,7 +563,8 @@ impl Driver {
             contexts: self.pipeline.context_counts(),
             interrupted: false,
             shards: Vec::new(),
-        }
+        };
+        Draft { report, drafts }
     }
 
     /// The readers of the captures behind the sources.

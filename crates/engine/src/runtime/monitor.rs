@@ -5,12 +5,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::report::RunReport;
+use super::report::{Draft, RunReport};
 use super::shards::merged;
+
+/// An answer of the data path: a draft, until somebody takes the time to make a report of it.
+#[derive(Debug)]
+struct Answer {
+    draft: Option<Draft>,
+    made: Option<Arc<RunReport>>,
+}
+
+impl Answer {
+    fn made(&mut self) -> Option<Arc<RunReport>> {
+        if let Some(draft) = self.draft.take() {
+            self.made = Some(Arc::new(draft.made()));
+        }
+        self.made.clone()
+    }
+}
+
+/// The data path never waits for the lock of an answer.
+type SharedAnswer = Arc<Mutex<Answer>>;
 
 #[derive(Debug, Default)]
 struct Shown {
-    report: Option<Arc<RunReport>>,
+    answer: Option<SharedAnswer>,
+    /// Answers before it, which those who ask let go: that takes time where stages tell much.
+    old: Vec<SharedAnswer>,
     times: u64,
 }
 
@@ -44,16 +65,22 @@ impl Monitor {
 
     /// The last report, and whether it was made after this call.
     fn asked(&self, patience: Duration) -> (Option<Arc<RunReport>>, bool) {
-        let Some(parts) = self.0.parts.get() else { return self.wait(self.want(), patience) };
+        let Some(parts) = self.0.parts.get() else {
+            let (answer, is_new) = self.wait(self.want(), patience);
+            return (answer.as_ref().and_then(made), is_new);
+        };
         // All are asked before any is waited for.
         let before: Vec<u64> = parts.iter().map(Self::want).collect();
         let mut all_new = true;
         let mut answer = |(part, before): (&Self, u64)| {
-            let (report, is_new) = part.wait(before, patience);
+            let (answer, is_new) = part.wait(before, patience);
             all_new &= is_new;
-            Some(RunReport::clone(&*report?))
+            answer
         };
-        let reports: Option<Vec<_>> = parts.iter().zip(before).map(&mut answer).collect();
+        // The time for the reports of some is none that others have to answer.
+        let answers: Option<Vec<_>> = parts.iter().zip(before).map(&mut answer).collect();
+        let made = |answer: &SharedAnswer| Some(RunReport::clone(&*made(answer)?));
+        let reports: Option<Vec<_>> = answers.and_then(|all| all.iter().map(made).collect());
         (reports.map(|all| Arc::new(merged(all))), all_new)
     }
 
@@ -65,12 +92,16 @@ impl Monitor {
     }
 
     /// Waits for one more answer than there were before. The last one, and whether it is that.
-    fn wait(&self, before: u64, patience: Duration) -> (Option<Arc<RunReport>>, bool) {
+    fn wait(&self, before: u64, patience: Duration) -> (Option<SharedAnswer>, bool) {
         let shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = |shown: &mut Shown| shown.times == before;
-        let waited = self.0.changed.wait_timeout_while(shown, patience, old);
-        let shown = waited.unwrap_or_else(PoisonError::into_inner).0;
-        (shown.report.clone(), shown.times != before)
+        let is_old = |shown: &mut Shown| shown.times == before;
+        let waited = self.0.changed.wait_timeout_while(shown, patience, is_old);
+        let mut shown = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let old = std::mem::take(&mut shown.old);
+        let answer = (shown.answer.clone(), shown.times != before);
+        drop(shown);
+        drop(old);
+        answer
     }
 
     /// Reports are those of these parts together.
@@ -85,21 +116,31 @@ impl Monitor {
     }
 
     /// Answers.
-    pub(super) fn show(&self, report: RunReport) {
+    pub(super) fn show(&self, draft: Draft) {
         self.0.wanted.store(false, Ordering::Relaxed);
+        let answer = Arc::new(Mutex::new(Answer { draft: Some(draft), made: None }));
         let mut shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.report = Some(Arc::new(report));
+        let before = shown.answer.replace(answer);
+        shown.old.extend(before);
         shown.times += 1;
         self.0.changed.notify_all();
     }
 }
 
+/// The report of an answer. Others who want it meanwhile wait until it is made.
+fn made(answer: &SharedAnswer) -> Option<Arc<RunReport>> {
+    answer.lock().unwrap_or_else(PoisonError::into_inner).made()
+}
+
 #[cfg(test)]
 mod tests {
+    use slipstream_core::stage::{DraftReport, Drops};
+
+    use super::super::graph::{StageReport, Tally};
     use super::*;
 
-    fn report(packets: u64) -> RunReport {
-        RunReport {
+    fn report(packets: u64) -> Draft {
+        let report = RunReport {
             sources: Vec::new(),
             stages: Vec::new(),
             elapsed_ns: packets,
@@ -109,7 +150,8 @@ mod tests {
             contexts: None,
             interrupted: false,
             shards: Vec::new(),
-        }
+        };
+        Draft { report, drafts: Vec::new() }
     }
 
     #[test]
@@ -129,6 +171,55 @@ mod tests {
         }
         monitor.show(report(2));
         assert_eq!(asker.join().unwrap(), 2);
+    }
+
+    /// The JSON of stages is made once, and let go again, by those who ask: the data path does neither, in
+    /// `show`.
+    #[test]
+    fn reports_are_made_and_dropped_by_those_who_ask() {
+        struct Note(Arc<Mutex<Vec<&'static str>>>);
+        impl Drop for Note {
+            fn drop(&mut self) {
+                self.0.lock().unwrap().push("dropped");
+            }
+        }
+        let (monitor, notes) = (Monitor::default(), Arc::new(Mutex::new(Vec::new())));
+        let drafts = || {
+            let (made, note) = (Arc::clone(&notes), Note(Arc::clone(&notes)));
+            let draft: DraftReport = Box::new(move || {
+                let _note = note;
+                made.lock().unwrap().push("made");
+                None
+            });
+            Draft { drafts: vec![draft], ..report(1) }
+        };
+        let so_far = || std::mem::take(&mut *notes.lock().unwrap());
+        let stage = StageReport {
+            name: "fw".to_owned(),
+            kind: "firewall",
+            tally: Tally::default(),
+            counters: Vec::new(),
+            drops: Drops::default(),
+            held: 0,
+            trouble: None,
+            report: None,
+            reframe: None,
+            excess: None,
+            transit: None,
+        };
+        let answer = |mut draft: Draft| {
+            draft.report.stages.push(stage.clone());
+            monitor.show(draft);
+        };
+        answer(drafts());
+        assert!(so_far().is_empty(), "nobody has asked for it");
+        assert!(monitor.ask(Duration::ZERO).is_some() && monitor.ask(Duration::ZERO).is_some());
+        assert_eq!(so_far(), ["made", "dropped"]);
+        answer(drafts());
+        answer(drafts());
+        assert!(so_far().is_empty(), "the data path waits for what it need not");
+        assert!(monitor.ask(Duration::ZERO).is_some());
+        assert_eq!(so_far(), ["dropped", "made", "dropped"], "the one that nobody saw, and the last one");
     }
 
     /// Of two shards one may hang: what the other says is no answer of the run.

@@ -1,11 +1,11 @@
 //! What a run gives: its report, or why it ended early.
 
-use std::io;
+use std::{fmt, io};
 
 use slipstream_core::flow_context::ContextCounts;
 use slipstream_core::pool::AdoptError;
 use slipstream_core::source::SourceError;
-use slipstream_core::stage::StageError;
+use slipstream_core::stage::{DraftReport, StageError};
 use thiserror::Error;
 
 use super::graph::StageReport;
@@ -103,4 +103,29 @@ pub struct RunReport {
     pub interrupted: bool,
     /// Of a run in shards: the report of each.
     pub shards: Vec<RunReport>,
+}
+
+/// The results of a run, but for the stages' own reports, which are still to be made: the data path leaves
+/// that to whoever has asked.
+pub(super) struct Draft {
+    pub(super) report: RunReport,
+    /// One for each stage.
+    pub(super) drafts: Vec<DraftReport>,
+}
+
+impl fmt::Debug for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draft").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl Draft {
+    /// The results with all reports made.
+    pub(super) fn made(self) -> RunReport {
+        let Self { mut report, drafts } = self;
+        for (stage, draft) in report.stages.iter_mut().zip(drafts) {
+            stage.report = draft();
+        }
+        report
+    }
 }

@@ -55,6 +55,8 @@ mod tests;
 #[cfg(test)]
 mod text_tests;
 
+use std::sync::Arc;
+
 pub use super::text::RuleSetErrors;
 pub use fields::{ConnState, PacketFields, Reads};
 pub use ipset::{IpSet, IpSets};
@@ -100,6 +102,8 @@ pub struct Firewall {
     /// Verdicts of the rules that decide, and behind them that of packets that match none, side by side: most
     /// decisions read nothing else.
     verdicts: Vec<Option<Verdict>>,
+    /// Lines of the rules, which reports share that are made beside the data path.
+    lines: Arc<[u32]>,
     classifier: Classifier,
 }
 
@@ -113,7 +117,8 @@ impl Firewall {
         };
         let verdicts = rules.rules().iter().map(|rule| rule.action.verdict());
         let verdicts = verdicts.chain([Some(rules.default_verdict())]).collect();
-        Self { rules, verdicts, classifier }
+        let lines = rules.rules().iter().map(|rule| rule.line).collect();
+        Self { rules, verdicts, lines, classifier }
     }
 
     /// The rules.

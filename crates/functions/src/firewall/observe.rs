@@ -1,7 +1,9 @@
 //! Counters and the report of the firewall's stage.
 
-use serde_json::json;
-use slipstream_core::stage::Observe;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use slipstream_core::stage::{DraftReport, Observe};
 
 use super::{DecisionCache, FirewallStage};
 use crate::conntrack::Class;
@@ -38,35 +40,41 @@ impl Observe for FirewallStage {
         }
     }
 
-    fn report(&self) -> Option<serde_json::Value> {
-        let rules = self.firewall.rules();
-        let hits = rules.rules().iter().zip(&self.hits).enumerate().filter(|(_, (_, h))| h.packets > 0);
-        let hits: Vec<_> = hits
-            .map(|(i, (rule, h))| json!({ "rule": i, "line": rule.line, "packets": h.packets, "bytes": h.bytes }))
-            .collect();
-        let unmet = rules.rules().iter().zip(&self.hits).filter(|(_, h)| h.packets == 0);
-        let without_hits: Vec<_> = unmet.clone().take(MOST_WITHOUT_HITS).map(|(rule, _)| rule.line).collect();
-        let line = |rule: u32| rules.rules().get(rule as usize).map(|r| r.line);
-        let logged: Vec<_> = self
-            .logged
-            .iter()
-            .map(|l| json!({ "line": line(l.rule), "time": l.time.to_string(), "flow": l.key.to_string() }))
-            .collect();
-        let mut report = json!({
-            "rules": rules.rules().len(),
-            "memory_bytes": self.firewall.memory(),
-            "hits": hits,
-            "rules_without_hits": unmet.count(),
-            "lines_without_hits": without_hits,
-            "logged": logged,
-            "notes": self.notes(),
-        });
-        if let (Some(error), Some(all)) =
-            (self.files.as_ref().and_then(|files| files.last_error.as_deref()), report.as_object_mut())
-        {
-            all.insert("rules_error".to_owned(), error.into());
-        }
-        Some(report)
+    fn report(&self) -> Option<Value> {
+        self.draft_report()()
+    }
+
+    /// There may be hundreds of thousands of rules, for whose JSON no packet waits.
+    fn draft_report(&self) -> DraftReport {
+        let (lines, hits) = (Arc::clone(&self.firewall.lines), self.hits.clone());
+        let (logged, notes, memory) = (self.logged.clone(), self.notes(), self.firewall.memory());
+        let error = self.files.as_ref().and_then(|files| files.last_error.clone());
+        Box::new(move || {
+            let met = lines.iter().zip(&hits).enumerate().filter(|(_, (_, h))| h.packets > 0);
+            let met: Vec<_> = met
+                .map(|(i, (line, h))| json!({ "rule": i, "line": line, "packets": h.packets, "bytes": h.bytes }))
+                .collect();
+            let unmet = lines.iter().zip(&hits).filter(|(_, h)| h.packets == 0);
+            let without_hits: Vec<_> = unmet.clone().take(MOST_WITHOUT_HITS).map(|(line, _)| line).collect();
+            let line = |rule: u32| lines.get(rule as usize);
+            let logged: Vec<_> = logged
+                .iter()
+                .map(|l| json!({ "line": line(l.rule), "time": l.time.to_string(), "flow": l.key.to_string() }))
+                .collect();
+            let mut report = json!({
+                "rules": lines.len(),
+                "memory_bytes": memory,
+                "hits": met,
+                "rules_without_hits": unmet.count(),
+                "lines_without_hits": without_hits,
+                "logged": logged,
+                "notes": notes,
+            });
+            if let (Some(error), Some(all)) = (error, report.as_object_mut()) {
+                all.insert("rules_error".to_owned(), error.into());
+            }
+            Some(report)
+        })
     }
 
     fn notes(&self) -> Vec<String> {
@@ -76,5 +84,28 @@ impl Observe for FirewallStage {
             format!("`cache` remembers nothing: rules read {what}, which differ between packets of a flow")
         });
         rules.notes().iter().map(ToString::to_string).chain(cache).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PerTrain;
+    use crate::firewall::{Firewall, Method, RuleSet};
+
+    /// A draft has all that its JSON takes: the stage may go on meanwhile.
+    #[test]
+    fn a_draft_is_of_its_time_and_needs_no_stage() {
+        let rules = RuleSet::parse("deny tcp dst port 23\n\nallow udp\n").unwrap();
+        let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 1);
+        stage.hits[1].packets = 3;
+        let draft = stage.draft_report();
+        stage.hits[1].packets = 4;
+        let later = PerTrain::new(stage).draft_report();
+        for (draft, packets) in [(draft, 3), (later, 4)] {
+            let report = draft().unwrap();
+            assert_eq!(report["hits"], json!([{ "rule": 1, "line": 3, "packets": packets, "bytes": 0 }]));
+            assert_eq!((&report["rules"], &report["lines_without_hits"]), (&json!(2), &json!([1])));
+        }
     }
 }

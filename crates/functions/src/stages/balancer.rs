@@ -20,7 +20,7 @@ use slipstream_core::frame::{Frame, Info};
 use slipstream_core::operate::Operate;
 use slipstream_core::packet::key_of;
 use slipstream_core::reads::Reads;
-use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
+use slipstream_core::stage::{Context, DraftReport, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
 
 /// The way in which packets reach backends.
@@ -492,9 +492,17 @@ impl Observe for BalancerStage {
     }
 
     fn report(&self) -> Option<serde_json::Value> {
-        let backend = |(b, packets): (&Backend, u64)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": packets });
-        let backends: Vec<_> = self.balancer.listed().map(backend).collect();
-        Some(json!({ "backends": backends }))
+        self.draft_report()()
+    }
+
+    fn draft_report(&self) -> DraftReport {
+        let of = |(b, packets): (&Backend, u64)| (b.address, b.weight, b.healthy, packets);
+        let listed: Vec<_> = self.balancer.listed().map(of).collect();
+        Box::new(move || {
+            let backend = |(address, weight, healthy, packets)| json!({ "address": address, "weight": weight, "healthy": healthy, "packets": packets });
+            let backends: Vec<_> = listed.into_iter().map(backend).collect();
+            Some(json!({ "backends": backends }))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The results of stages, for reports.
 
-use slipstream_core::stage::Drops;
+use slipstream_core::stage::{DraftReport, Drops};
 use slipstream_reframe::ReframeStats;
 use slipstream_stats::Histogram;
 
@@ -40,12 +40,18 @@ impl Pipeline {
     /// The results of every stage.
     #[must_use]
     pub fn reports(&self) -> Vec<StageReport> {
+        let made = |(report, draft): (StageReport, DraftReport)| StageReport { report: draft(), ..report };
+        self.draft_reports().map(made).collect()
+    }
+
+    /// The results of every stage, but for its own report, which is still to be made.
+    pub(in crate::runtime) fn draft_reports(&self) -> impl Iterator<Item = (StageReport, DraftReport)> {
         let report = |node: &Node| {
             let mut counters = Vec::new();
             node.stage.counters(&mut |name, n| counters.push((name, n)));
             let mut drops = node.stage.drops();
             drops.merge(&node.wiring.unconnected);
-            StageReport {
+            let all = StageReport {
                 name: node.name.clone(),
                 kind: node.kind,
                 tally: node.ledger.scaled(node.wiring.packets_out),
@@ -53,12 +59,13 @@ impl Pipeline {
                 drops,
                 held: node.stage.held(),
                 trouble: node.stage.trouble(),
-                report: node.stage.report(),
+                report: None,
                 reframe: node.stage.figures().and_then(|f| f.downcast().ok()),
                 excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
                 transit: node.ledger.excess.as_ref().map(|e| e.transit().clone()),
-            }
+            };
+            (all, node.stage.draft_report())
         };
-        self.nodes.iter().map(report).collect()
+        self.nodes.iter().map(report)
     }
 }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use slipstream_core::batch::Arrivals;
 use slipstream_core::clock::{self, thread_cpu_ns};
 use slipstream_core::pool::Pool;
-use slipstream_core::stage::{Stage, StageError};
+use slipstream_core::stage::{DraftReport, Stage, StageError};
 use slipstream_core::time::Nanos;
 
 use self::ahead::Ahead;
@@ -602,8 +602,9 @@ impl Sections {
     }
 
     /// The reports of all stages in these sections, each section's between two chunks.
-    pub(in crate::runtime) fn reports(&self) -> Vec<StageReport> {
-        self.cells.iter().flat_map(|cell| lock(&cell.section).pipeline.reports()).collect()
+    pub(in crate::runtime) fn draft_reports(&self) -> Vec<(StageReport, DraftReport)> {
+        let of = |cell: &Cell| lock(&cell.section).pipeline.draft_reports().collect::<Vec<_>>();
+        self.cells.iter().flat_map(of).collect()
     }
 
     /// CPU time of the threads that have worked here.
