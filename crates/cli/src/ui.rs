@@ -170,12 +170,20 @@ pub(crate) fn print(text: impl fmt::Display) -> anyhow::Result<()> {
 /// # Errors
 /// Stdout can't be written.
 pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
+    write_on(bytes).map(drop)
+}
+
+/// Writes a part of a long result to stdout; false if its reader has left, for whom nothing more need be
+/// found.
+///
+/// # Errors
+/// As [`write_out`].
+pub(crate) fn write_on(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::anyhow!("stdout: cannot be written: {error}{}", advice_on_write(&error)))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(anyhow::anyhow!("stdout: cannot be written: {error}{}", advice_on_write(&error))),
     }
 }
 

@@ -148,7 +148,7 @@ pub(crate) struct Entries {
     /// Only entries that have this value, as in inside=10.0.0.5; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE")]
     pub(crate) only: Vec<String>,
-    /// Entries at most; 0: all.
+    /// Entries at most; 0: all. A long list is printed as it comes, tables 10,000 rows at a time.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) limit: u64,
 }

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const WITH_FILES: Duration = Duration::from_secs(60);
 /// Entries of a page.
 const PAGE: u64 = 1000;
+/// Rows of a list that are printed at a time.
+const BLOCK: usize = 10_000;
 /// Bytes of the longest answer that is read; reports of thousands of stages have some megabytes.
 const LONGEST_ANSWER: usize = 256 << 20;
 
@@ -144,28 +146,76 @@ fn selection(word: &str, entries: &Entries) -> anyhow::Result<Map<String, Value>
     Ok(if let Value::Object(fields) = all { fields } else { Map::new() })
 }
 
-/// Lists entries, page by page.
+/// Lists entries, page by page. A list of millions is printed as it comes, and never whole in memory.
 fn list(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
     let mut client = Client::new(&reach.control)?;
     let mut request = selection("list", entries)?;
-    let most = if entries.limit == 0 { u64::MAX } else { entries.limit };
-    let mut rows: Vec<Value> = Vec::new();
+    let mut left = if entries.limit == 0 { u64::MAX } else { entries.limit };
+    let mut printer = Printer { format: reach.format, rows: Vec::new(), begun: false };
     let next = loop {
-        let left = most.saturating_sub(rows.len() as u64);
         request.insert("limit".to_owned(), left.clamp(1, PAGE).into());
         let mut page = client.ask(&Value::Object(request.clone()))?;
-        if let Some(Value::Array(more)) = page.remove("rows") {
-            rows.extend(more);
+        if let Some(Value::Array(mut more)) = page.remove("rows") {
+            more.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            left -= more.len() as u64;
+            printer.rows.extend(more);
         }
         let next = page.remove("next").unwrap_or(Value::Null);
-        if next.is_null() || rows.len() as u64 >= most {
+        if next.is_null() || left == 0 {
             break next;
         }
         request.insert("from".to_owned(), next);
+        if printer.rows.len() >= BLOCK {
+            if !ui::write_on(printer.block()?.as_bytes())? {
+                return Ok(Outcome::Done);
+            }
+            // Whoever reads may take longer than the pipeline waits for the next request.
+            client = Client::new(&reach.control)?;
+        }
     };
-    rows.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-    let more = !next.is_null();
-    print(reach, &Map::from_iter([("rows".to_owned(), rows.into()), ("more".to_owned(), more.into())]))
+    ui::write_out(printer.end(!next.is_null())?.as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// Prints a list in blocks of rows.
+struct Printer {
+    format: Format,
+    /// Rows that are not printed yet.
+    rows: Vec<Value>,
+    /// Some rows are printed.
+    begun: bool,
+}
+
+impl Printer {
+    /// The rows that there are, behind which others come: as JSON a part of the list, else a table.
+    fn block(&mut self) -> anyhow::Result<String> {
+        let rows = std::mem::take(&mut self.rows);
+        let first = !std::mem::replace(&mut self.begun, true);
+        if self.format != Format::Json {
+            let mut t = Table::default();
+            tabulate(&mut t, "rows", &rows);
+            return Ok(t.render(ui::columns()) + "\n\n");
+        }
+        let mut text = String::new();
+        for (n, row) in rows.iter().enumerate() {
+            let before = if first && n == 0 { "{\n  \"schema\": 1,\n  \"rows\": [" } else { "," };
+            let row = serde_json::to_string_pretty(row)?.replace('\n', "\n    ");
+            text.push_str(before);
+            text.push_str("\n    ");
+            text.push_str(&row);
+        }
+        Ok(text)
+    }
+
+    /// The last rows, and whether the table has more of them.
+    fn end(mut self, more: bool) -> anyhow::Result<String> {
+        if self.begun && self.format == Format::Json {
+            return Ok(format!("{}\n  ],\n  \"more\": {more}\n}}\n", self.block()?));
+        }
+        let rows = (!self.begun || !self.rows.is_empty()).then(|| ("rows".to_owned(), self.rows.into()));
+        let all = rows.into_iter().chain([("more".to_owned(), more.into())]).collect();
+        Ok(as_text(self.format, &all)? + "\n")
+    }
 }
 
 fn delete(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
@@ -188,26 +238,29 @@ fn delete(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
     print(reach, &Map::from_iter([("removed".to_owned(), removed.into())]))
 }
 
-/// Prints an answer: as JSON, or what is a list of objects as a table.
+/// Prints an answer.
 fn print(reach: &Reach, answer: &Map<String, Value>) -> anyhow::Result<Outcome> {
-    if reach.format == Format::Json {
+    ui::print(as_text(reach.format, answer)?)?;
+    Ok(Outcome::Done)
+}
+
+/// An answer as JSON, or what is a list of objects in it as a table.
+fn as_text(format: Format, answer: &Map<String, Value>) -> anyhow::Result<String> {
+    let fields = || answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema");
+    if format == Format::Json {
         let mut all = Map::from_iter([("schema".to_owned(), 1.into())]);
-        all.extend(
-            answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema").map(|(k, v)| (k.clone(), v.clone())),
-        );
-        ui::print(serde_json::to_string_pretty(&all)?)?;
-        return Ok(Outcome::Done);
+        all.extend(fields().map(|(k, v)| (k.clone(), v.clone())));
+        return Ok(serde_json::to_string_pretty(&all)?);
     }
     let mut t = Table::default();
-    for (name, value) in answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema") {
+    for (name, value) in fields() {
         match value {
             Value::Array(rows) if rows.iter().all(Value::is_object) => tabulate(&mut t, name, rows),
             Value::Object(fields) => nested(&mut t, fields),
             value => t.row([name.replace('_', " "), shown(value)]),
         }
     }
-    ui::print(t.render(ui::columns()).trim_end())?;
-    Ok(Outcome::Done)
+    Ok(t.render(ui::columns()).trim_end().to_owned())
 }
 
 /// The fields of an object: values in a row each, lists of objects as tables behind them.
@@ -328,6 +381,32 @@ mod tests {
         assert!(since.elapsed() < Duration::from_secs(10));
         drop(client);
         sender.join().unwrap();
+    }
+
+    /// A list that is printed in parts reads as one that is printed at once.
+    #[test]
+    fn a_long_list_is_printed_in_blocks() {
+        let row = |n: u64| json!({ "inside": format!("10.0.0.{n}"), "port": n, "state": null });
+        let (mut parts, mut text) =
+            (Printer { format: Format::Json, rows: Vec::new(), begun: false }, String::new());
+        for block in [0..2, 2..3, 3..3] {
+            parts.rows.extend(block.map(row));
+            text += &parts.block().unwrap();
+        }
+        parts.rows.push(row(3));
+        text += &parts.end(true).unwrap();
+        let whole = Printer { format: Format::Json, rows: (0..4).map(row).collect(), begun: false };
+        assert_eq!(text, whole.end(true).unwrap());
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["rows"][3]["port"], 3);
+
+        let mut tables = Printer { format: Format::Table, rows: vec![row(100)], begun: false };
+        let first = tables.block().unwrap();
+        assert_eq!(first, "rows\n  inside      port  state\n  10.0.0.100   100      –\n\n");
+        tables.rows.push(row(1));
+        assert_eq!(
+            tables.end(false).unwrap(),
+            "rows\n  inside     port  state\n  10.0.0.1      1      –\n  more      false\n"
+        );
     }
 
     #[test]
