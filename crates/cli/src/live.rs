@@ -197,6 +197,11 @@ fn monotonic_us() -> u64 {
     (seconds * 1e6) as u64
 }
 
+/// Time between two notes to the service manager that a start goes on.
+const STARTS: Duration = Duration::from_secs(1);
+/// Such a note: the start may take half a minute more from now on, however long it has taken.
+const STARTS_STILL: &str = "EXTEND_TIMEOUT_USEC=30000000";
+
 /// Runs the pipeline of a plan until it ends or is interrupted.
 pub(crate) fn run(
     driver: Driver,
@@ -205,13 +210,21 @@ pub(crate) fn run(
     signals: &ui::LiveSignals,
 ) -> anyhow::Result<(Driver, Ended)> {
     let mut run = driver.monitor(operation.monitor.clone());
+    let manager = Arc::new(Manager::from_environment());
     if let Some(state) = &operation.state {
-        state.restore(&mut run, plan, operation.session_log.as_ref())?;
+        let mut told = slipstream::clock::now();
+        let mut goes_on = || {
+            if told.elapsed() >= STARTS {
+                told = slipstream::clock::now();
+                manager.tell(STARTS_STILL);
+            }
+            ui::unless(signals.stop())
+        };
+        state.restore(&mut run, plan, operation.session_log.as_ref(), &mut goes_on)?;
     }
     // A live run has its log: a terminal that is stopped must not stop the packets.
     let live = is_live(plan);
     let progress = (!live).then(|| Progress::new("running"));
-    let manager = Arc::new(Manager::from_environment());
     let (kept, under_way) = (operation.clone(), Arc::default());
     let mut reloader = Reloader { operation: kept, manager: manager.clone(), under_way, again: false };
     let watcher = if live {

@@ -369,6 +369,11 @@ impl LiveSignals {
         Ok(Self { stop, hang_up, statistics, terminal })
     }
 
+    /// Set once the run is to stop.
+    pub(crate) fn stop(&self) -> &AtomicBool {
+        &self.stop
+    }
+
     /// The request that was made since the last time.
     pub(crate) fn request(&self) -> Request {
         let hung_up = self.hang_up.swap(false, Ordering::Relaxed);

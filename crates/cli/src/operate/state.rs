@@ -30,7 +30,7 @@ use super::sessions::AT_ONCE;
 use super::tables::Patience;
 use super::{Operation, Shared};
 use crate::log::LIVE;
-use crate::types;
+use crate::{types, ui};
 
 /// Time between two saves.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
@@ -126,15 +126,18 @@ impl Keeper {
     /// sessions that have ended since then.
     ///
     /// # Errors
-    /// The file is damaged, or none of ours, and [`Unreadable`] says to stop; or it can't be written.
+    /// The file is damaged, or none of ours, and [`Unreadable`] says to stop; or it can't be written; or
+    /// `goes_on`, which is asked now and then, says that the user interrupted: then the file stays as it is.
     pub(crate) fn restore(
         &self,
         driver: &mut Driver,
         plan: &Plan,
         log: Option<&SessionLog>,
+        goes_on: &mut dyn FnMut() -> Result<(), ui::Interrupted>,
     ) -> anyhow::Result<()> {
         let file = self.path.display().to_string();
-        match self.try_restore(driver, plan, log) {
+        match self.try_restore(driver, plan, log, goes_on) {
+            Err(why) if ui::is_interrupt(&why) => return Err(why),
             Ok(None) => {
                 info!(target: LIVE, file, "there is no state yet");
                 // From now on it is this process's, for others to see.
@@ -159,6 +162,7 @@ impl Keeper {
         driver: &mut Driver,
         plan: &Plan,
         log: Option<&SessionLog>,
+        goes_on: &mut dyn FnMut() -> Result<(), ui::Interrupted>,
     ) -> anyhow::Result<Option<Restored>> {
         let bytes = match fs::metadata(&self.path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -196,7 +200,11 @@ impl Keeper {
                 None => Some(0),
                 Some(owner) => (kind.ends)(record).and_then(|ends| owner(&ends)),
             };
-            for record in table.records.chunks_exact(table.record) {
+            for (n, record) in table.records.chunks_exact(table.record).enumerate() {
+                // Millions of them take seconds.
+                if n % AT_ONCE as usize == 0 {
+                    goes_on()?;
+                }
                 let shard = owner(record);
                 let stage = shard.and_then(|shard| driver.operate_shard(shard, table.stage));
                 if stage.is_some_and(|stage| stage.restore(place, record, away, now)) {
@@ -490,5 +498,28 @@ mod tests {
         let why = Keeper::new(&path, Unreadable::Stop).unwrap_err();
         assert!(format!("{why:#}").contains("another process keeps its state"), "{why:#}");
         drop(first);
+    }
+
+    /// Whoever stops a start before all of a state is restored finds the whole of it at the next one.
+    #[test]
+    fn a_start_that_is_stopped_leaves_the_state_as_it_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("state");
+        let graph = "paced(rate=1kpps) -> n :: nat(pool=[192.0.2.1]) -> null";
+        let plan = Plan::from_graph(graph, None, None, "".as_ref()).unwrap();
+        let mut state = StateWriter::now();
+        state.table("n", "sessions", 1, 32);
+        state.records(&[0; 32]);
+        fs::write(&path, state.finish()).unwrap();
+        let before = fs::read(&path).unwrap();
+        let mut driver = types::driver(plan.build(plan.seeds(None)).unwrap());
+        for unreadable in [Unreadable::Stop, Unreadable::Ignore] {
+            let keeper = Keeper::new(&path, unreadable).unwrap();
+            let stopped = &mut || Err(ui::Interrupted);
+            let why = keeper.restore(&mut driver, &plan, None, stopped).unwrap_err();
+            assert!(ui::is_interrupt(&why), "{why:#}");
+            assert_eq!(fs::read(&path).unwrap(), before);
+            keeper.restore(&mut driver, &plan, None, &mut || Ok(())).unwrap();
+        }
     }
 }
