@@ -188,10 +188,13 @@ impl NetworkFunction for Bridge {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
-        // A station is as fresh as the last frame that came from it.
+        // A station is as fresh as the last frame that came from it. Frames that nothing is learned from, as
+        // they have no Ethernet addresses or come from a group, teach nothing as a train either.
         if let [_, between @ .., last] = &*frames
             && self.learns
+            && is_ethernet(fx.cx, last)
             && let Some((from, _)) = stations(fx.cx.data(last))
+            && !from.is_group()
             && self.map.get(usize::from(fx.cx.input)).copied().flatten().is_none()
         {
             let learned = self.table.learn(from, fx.cx.input.into(), fx.cx.now.max(last.arrival));

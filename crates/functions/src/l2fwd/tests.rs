@@ -50,13 +50,12 @@ fn bytes((from, to, vlan, n): Sent) -> Vec<u8> {
     frame
 }
 
-fn train(pool: &mut Pool, batch: &mut Batch, now: Nanos, sent: &[Sent]) {
+fn train(pool: &mut Pool, batch: &mut Batch, link: LinkType, now: Nanos, sent: &[Vec<u8>]) {
     let start = batch.frames.len() as u32;
-    for one in sent {
-        let data = bytes(*one);
+    for data in sent {
         let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time: now };
-        let buf = pool.insert(meta, &data);
-        let info = Info::new(&classify(LinkType::Ethernet, &data).unwrap());
+        let buf = pool.insert(meta, data);
+        let info = Info::new(&classify(link, data).unwrap());
         batch.frames.push(Frame { info, ..Frame::unclassified(now, buf, data.len() as u32) });
     }
     let len = sent.len() as u32;
@@ -64,12 +63,23 @@ fn train(pool: &mut Pool, batch: &mut Batch, now: Nanos, sent: &[Sent]) {
 }
 
 fn run(stage: &mut dyn Stage, pool: &mut Pool, input: u8, now: Nanos, sent: &[Sent]) -> Vec<(u8, Vec<u8>)> {
-    let (mut batch, mut out) = (Batch::new(), Collect::default());
     // Trains are of one flow: one VLAN.
-    for same in sent.chunk_by(|a, b| a.2 == b.2) {
-        train(pool, &mut batch, now, same);
+    let trains = sent.chunk_by(|a, b| a.2 == b.2).map(|same| same.iter().copied().map(bytes).collect());
+    run_on(LinkType::Ethernet, stage, pool, (input, now), trains)
+}
+
+fn run_on(
+    link: LinkType,
+    stage: &mut dyn Stage,
+    pool: &mut Pool,
+    (input, now): (u8, Nanos),
+    trains: impl Iterator<Item = Vec<Vec<u8>>>,
+) -> Vec<(u8, Vec<u8>)> {
+    let (mut batch, mut out) = (Batch::new(), Collect::default());
+    for same in trains {
+        train(pool, &mut batch, link, now, &same);
     }
-    let links = [LinkType::Ethernet];
+    let links = [link];
     let mut cx = Context { now, pool, input, links: &links };
     stage.process(&mut cx, &mut batch, &mut out);
     out.0
@@ -126,12 +136,39 @@ proptest! {
             let by_train = run(&mut trains, &mut pool, input, Nanos(now), &sent);
             prop_assert_eq!(run(&mut packets, &mut pool, input, Nanos(now), &sent), by_train);
         }
-        let counted = |stage: &dyn Stage| {
-            let mut all = Vec::new();
-            stage.counters(&mut |name, n| all.push((name, n)));
-            all.retain(|(name, _)| *name != "decisions");
-            all
-        };
         prop_assert_eq!(counted(&trains), counted(&packets));
+    }
+}
+
+fn counted(stage: &dyn Stage) -> Vec<(&'static str, u64)> {
+    let mut all = Vec::new();
+    stage.counters(&mut |name, n| all.push((name, n)));
+    all.retain(|(name, _)| *name != "decisions");
+    all
+}
+
+/// Frames that have no Ethernet addresses, or a group's as source, tell nothing about stations, neither alone
+/// nor as a train.
+#[test]
+fn what_is_dropped_unread_teaches_nothing() {
+    let cooked = [&[0, 0, 0, 1, 0, 6][..], &[2, 0, 0, 0, 0, 1, 0, 0], &bytes((0, 0, 0, 7))[12..]].concat();
+    let mut from_group = bytes((1, 2, 0, 7));
+    from_group[6] = 3;
+    for (link, frame) in [(LinkType::LinuxSll, cooked), (LinkType::Ethernet, from_group)] {
+        let bridge = || Bridge::new(PORTS, MacTable::new(1000, AGEING, 3));
+        let (mut trains, mut packets) = (PerTrain::new(bridge()), PerPacket::new(bridge()));
+        let mut pool = Pool::new();
+        for stage in [&mut trains as &mut dyn Stage, &mut packets] {
+            let sent = std::iter::once(vec![frame.clone(); 3]);
+            assert!(run_on(link, stage, &mut pool, (0, Nanos(7)), sent).is_empty());
+            // A station that really is at port 1 stays there.
+            run(stage, &mut pool, 1, Nanos(8), &[(1, 9, 0, 0)]);
+            let sent = std::iter::once(vec![frame.clone(); 3]);
+            assert!(run_on(link, stage, &mut pool, (0, Nanos(9)), sent).is_empty());
+            assert_eq!(run(stage, &mut pool, 2, Nanos(10), &[(2, 1, 0, 0)]), [(1, bytes((2, 1, 0, 0)))]);
+        }
+        assert_eq!(counted(&trains), counted(&packets));
+        let refused = counted(&trains).into_iter().find(|(name, _)| *name == "stations_refused");
+        assert_eq!(refused, Some(("stations_refused", 0)));
     }
 }
