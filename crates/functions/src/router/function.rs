@@ -90,10 +90,10 @@ impl NetworkFunction for Router {
             self.poll_routes(fx);
         }
         let (interface, data) = fx.cx.pool.packet(first.buf, first.len);
-        self.capture = interface;
         let kept = fx.cx.pool.flow_words().map(Kept);
         match self.choose_fast(fx.cx, first, data, kept) {
             Some((decision, way)) => {
+                self.capture = interface;
                 debug_assert_eq!(
                     decision,
                     self.choose(fx, first),
@@ -107,7 +107,10 @@ impl NetworkFunction for Router {
                 self.towards = Some(neighbour);
                 decision
             }
-            None => self.choose(fx, first),
+            None => {
+                self.capture = self.capture_of(fx.cx, first).unwrap_or(self.capture);
+                self.choose(fx, first)
+            }
         }
     }
 
@@ -120,8 +123,19 @@ impl NetworkFunction for Router {
         verdicts: &mut [Verdict],
     ) {
         match *decision {
-            Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
-            other => self.apply_other(fx, other, frames, verdicts),
+            Decision::Forward { port, mtu, macs } => {
+                // All of them are of the first one's link type, as they agree in where IP begins. The last
+                // one may be gone once it was forwarded.
+                let last = if let [_, .., last] = &*frames { Some(last.buf) } else { None };
+                let capture = last.map(|buf| fx.cx.pool.meta(buf).interface);
+                self.forward(fx, (port, mtu, macs), frames, verdicts);
+                self.capture = capture.unwrap_or(self.capture);
+            }
+            other => {
+                let capture = frames.last().and_then(|last| self.capture_of(fx.cx, last));
+                self.apply_other(fx, other, frames, verdicts);
+                self.capture = capture.unwrap_or(self.capture);
+            }
         }
     }
 

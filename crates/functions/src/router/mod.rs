@@ -105,7 +105,8 @@ pub struct Router {
     queries: RateLimiter,
     counters: Counters,
     drops: Drops,
-    /// The capture interface of the last packet: packets that the router makes belong to it.
+    /// The capture interface of the last packet of the router's link type, or of the one that is answered:
+    /// packets that the router makes belong to it.
     capture: u32,
     last_error: Option<String>,
     /// The neighbour that the last decision sends to, if it does so because of what it said.

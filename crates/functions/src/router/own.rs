@@ -19,7 +19,7 @@ use crate::icmp;
 use crate::icmp::Link;
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::pool::PacketMeta;
-use slipstream_core::stage::{DropReason, Verdict};
+use slipstream_core::stage::{Context, DropReason, Verdict};
 
 /// First word of an echo request, and of its reply.
 const ECHO_V4: (u16, u16) = (8 << 8, 0);
@@ -84,6 +84,7 @@ impl Router {
     /// An ARP packet.
     pub(super) fn take_arp(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
         fx.cx.now = fx.cx.now.max(frame.arrival);
+        self.capture = self.capture_of(fx.cx, frame).unwrap_or(self.capture);
         match read_arp(fx.cx.data(frame)) {
             Some(says) => {
                 self.heard(fx, says);
@@ -96,6 +97,7 @@ impl Router {
     /// A packet for the router, or for a group.
     pub(super) fn take(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
         fx.cx.now = fx.cx.now.max(frame.arrival);
+        self.capture = self.capture_of(fx.cx, frame).unwrap_or(self.capture);
         let start = self.start();
         let on_wire = fx.cx.pool.lengths(frame.buf, frame.len).behind(start as u32).here;
         let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
@@ -244,6 +246,13 @@ impl Router {
         self.message = message;
     }
 
+    /// The capture interface of a packet; none where it is of another link type than what the router makes.
+    #[inline]
+    pub(super) fn capture_of(&self, cx: &Context<'_>, frame: &Frame) -> Option<u32> {
+        let link = if self.start() == 0 { LinkType::RawIp } else { LinkType::Ethernet };
+        (cx.link(frame) == link).then(|| cx.pool.meta(frame.buf).interface)
+    }
+
     /// A new packet, which belongs to the capture interface of the last one.
     fn store(&self, fx: &mut FunctionContext<'_, '_>, bytes: &[u8]) -> Frame {
         let now = fx.cx.now;
@@ -283,6 +292,7 @@ impl Router {
     /// that it leaves by (RFC 1812 §4.3.2.4); if the packet was sent to an IPv6 address of the router, from
     /// that one (RFC 4443 §2.2).
     fn error(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame, message: Message) {
+        self.capture = self.capture_of(fx.cx, frame).unwrap_or(self.capture);
         let (start, now) = (self.start(), fx.cx.now);
         let data = fx.cx.data(frame);
         let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
