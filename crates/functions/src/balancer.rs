@@ -175,12 +175,13 @@ impl Balancer {
     /// [`MaglevError`] for a number of places that is no prime or too small.
     pub fn new(config: &BalancerConfig, backends: Vec<Backend>) -> Result<Self, MaglevError> {
         let maglev = Self::table(&backends, config.places)?;
+        let serials = backends.len() as u64;
         let mut balancer = Self {
             chosen: (0..backends.len() as u32).collect(),
             backends,
-            places: Vec::new(),
+            places: (0..serials).map(Place::of).collect(),
             addresses: Vec::new(),
-            serials: 0,
+            serials,
             maglev,
             size: config.places,
             affinity: Table::new(config.connections, config.seed),
@@ -189,21 +190,13 @@ impl Balancer {
             longest_idle: config.idle,
             counters: BalancerCounters::default(),
         };
-        balancer.number_all();
+        balancer.sort_addresses();
         Ok(balancer)
     }
 
     /// Memory that a balancer takes for so many connections when it is made, in bytes, piece by piece.
     pub(crate) fn memory(connections: u32) -> [u64; 3] {
         Table::<FlowKey, Affinity>::memory(connections)
-    }
-
-    /// All backends are new.
-    fn number_all(&mut self) {
-        let serials = (self.serials..).take(self.backends.len());
-        self.places = serials.map(Place::of).collect();
-        self.serials += self.backends.len() as u64;
-        self.sort_addresses();
     }
 
     fn sort_addresses(&mut self) {
@@ -359,32 +352,20 @@ impl Balancer {
         }
     }
 
-    /// Another list of backends, known by their addresses: connections stay with those that remain.
+    /// Takes another list of backends at `now`. They are known by their addresses: connections stay with
+    /// those that remain. Those that are gone keep their places in [`backends`](Self::backends), unhealthy,
+    /// until no connection can lead to them any more.
     ///
     /// # Errors
     /// [`MaglevError`], and nothing changed, for too many backends.
-    pub fn set_backends(&mut self, backends: Vec<Backend>) -> Result<(), MaglevError> {
-        self.maglev = Self::table(&backends, self.size)?;
-        self.chosen = (0..backends.len() as u32).collect();
-        let place = |old: &Backend| backends.iter().position(|b| b.address == old.address);
-        let moves: Vec<u32> =
-            self.backends.iter().map(|old| place(old).map_or(u32::MAX, |n| n as u32)).collect();
-        let ids: Vec<u32> = self.affinity.ids().collect();
-        for id in ids {
-            if let Some(affinity) = self.affinity.get_mut(id) {
-                // A place in no list: the next packet gets another backend.
-                affinity.backend = moves.get(affinity.backend as usize).copied().unwrap_or(u32::MAX);
-            }
-        }
-        self.backends = backends;
-        self.number_all();
+    pub fn set_backends(&mut self, backends: Vec<Backend>, now: Nanos) -> Result<(), MaglevError> {
+        self.update(&mut Backends::new(backends, self.size, self.idle)?, now);
         Ok(())
     }
 
-    /// Another list of backends, of which `made` was made elsewhere. They are known by their addresses, and
-    /// keep their places in the list. Those that are gone stay there, unhealthy, until no connection can lead
-    /// to them any more: then a new one may have the place. Else new ones come behind them. No connection is
-    /// looked at.
+    /// As [`set_backends`](Self::set_backends), with a table that was made elsewhere; the one before goes to
+    /// `made`. New backends take the places of those that are gone for long enough, or come behind the
+    /// others. No connection is looked at.
     pub(crate) fn update(&mut self, made: &mut Backends, now: Nanos) {
         std::mem::swap(&mut self.maglev, &mut made.maglev);
         self.backends.iter_mut().for_each(|b| (b.weight, b.healthy) = (0, false));
@@ -523,7 +504,8 @@ impl Balancer {
         }
     }
 
-    /// The backends.
+    /// The backends by their places, which [`Chosen::backend`] counts: those on the list, and those that are
+    /// gone from it and that connections may still lead to.
     #[must_use]
     pub fn backends(&self) -> &[Backend] {
         &self.backends

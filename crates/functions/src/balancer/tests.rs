@@ -26,7 +26,8 @@ proptest! {
         steps in proptest::collection::vec((0..100_u32, 0..400_000_000_u64, prop::option::weighted(0.1, any::<[(u8, bool); 5]>())), 1..200),
     ) {
         let all: Vec<Backend> = (0..5).map(|n| backend(n, 1, true)).collect();
-        let mut balancer = Balancer::new(&CONFIG, all).unwrap();
+        let mut balancer = Balancer::new(&CONFIG, all.clone()).unwrap();
+        let mut listed = all;
         let mut twin: HashMap<u32, (IpAddr, u64)> = HashMap::new();
         let mut numbers: HashMap<u32, u32> = HashMap::new();
         let mut now = 1 << 60;
@@ -34,24 +35,20 @@ proptest! {
             now += gap;
             if let Some(states) = change {
                 let backends = (0..5).zip(states).filter(|(_, (w, _))| w % 4 != 3);
-                let mut list: Vec<Backend> =
-                    backends.map(|(n, (w, healthy))| backend(n, u32::from(w % 4), healthy)).collect();
-                let by = usize::from(states[0].0) % list.len().max(1);
-                list.rotate_left(by);
-                // Who leaves the list loses its connections, even if it comes back.
-                twin.retain(|_, (address, _)| list.iter().any(|b| b.address == *address));
-                balancer.set_backends(list).unwrap();
+                listed = backends.map(|(n, (w, healthy))| backend(n, u32::from(w % 4), healthy)).collect();
+                let by = usize::from(states[0].0) % listed.len().max(1);
+                listed.rotate_left(by);
+                balancer.set_backends(listed.clone(), Nanos(now)).unwrap();
             }
             // The number that the connection had last, or any: it only says where to look first.
             let known = numbers.get(&n).copied().unwrap_or(n);
             let chosen = balancer.choose(&key(n), known, Nanos(now));
             numbers.extend(chosen.and_then(|c| c.connection).map(|id| (n, id)));
-            let list = balancer.backends();
-            let works = |a: &IpAddr| list.iter().any(|b| b.address == *a && b.healthy);
-            let chosen = chosen.map(|c| list[c.backend as usize]);
+            let works = |a: &IpAddr| listed.iter().any(|b| b.address == *a && b.healthy);
+            let chosen = chosen.map(|c| balancer.backends()[c.backend as usize]);
             let before = twin.get(&n).filter(|(a, deadline)| *deadline > now && works(a)).copied();
-            let fresh = Maglev::new(&list.iter().map(Backend::member).collect::<Vec<_>>(), 1009).unwrap();
-            let fresh = fresh.backend(key(n).hash(PLACE_SEED)).map(|at| list[at as usize]);
+            let fresh = Maglev::new(&listed.iter().map(Backend::member).collect::<Vec<_>>(), 1009).unwrap();
+            let fresh = fresh.backend(key(n).hash(PLACE_SEED)).map(|at| listed[at as usize]);
             match (before, chosen) {
                 // Beyond 64 connections the table may not know it any more.
                 (Some((address, _)), Some(chosen)) => {
@@ -65,6 +62,17 @@ proptest! {
             }
         }
     }
+}
+
+/// A list that is refused changes nothing.
+#[test]
+fn a_list_with_more_backends_than_places_is_refused() {
+    let mut balancer =
+        Balancer::new(&BalancerConfig { places: 3, ..CONFIG }, vec![backend(1, 1, true)]).unwrap();
+    let many = (0..4).map(|n| backend(n, 1, true)).collect();
+    let refused = balancer.set_backends(many, Nanos(5)).unwrap_err();
+    assert_eq!(refused, MaglevError::TooMany { members: 4, size: 3 });
+    assert_eq!(balancer.backends(), [backend(1, 1, true)]);
 }
 
 #[test]
@@ -107,7 +115,7 @@ fn a_flood_of_first_packets_displaces_none_that_goes_on() {
         }
     }
     // One of the backends drains: its connections are not where the table would put them.
-    balancer.set_backends(listed(0)).unwrap();
+    balancer.set_backends(listed(0), Nanos(7)).unwrap();
     for from in forged.take(1000) {
         balancer.choose(&key(from), NONE, Nanos(7)).unwrap();
     }
@@ -136,7 +144,7 @@ fn vlans_are_no_part_of_a_connection() {
         assert!(other.iter().zip(&had).all(|(other, had)| had.is_some_and(|h| h.backend == other.backend)));
     }
     // One of the backends drains: its connections are not where the table would put them.
-    balancer.set_backends(listed(0)).unwrap();
+    balancer.set_backends(listed(0), Nanos(6)).unwrap();
     for tags in tags {
         let again: Vec<_> = (0..60).map(|n| balancer.choose(&keys(n, tags), NONE, Nanos(6))).collect();
         assert_eq!(again, had);
