@@ -417,17 +417,8 @@ impl Default for NatTimeouts {
 }
 
 fn timeouts(settings: &Settings) -> NatTimeouts {
-    let transitory = settings.number("tcp_transitory_timeout");
-    let tcp = TcpTimeouts {
-        established: settings.number("tcp_timeout"),
-        syn_sent: transitory,
-        syn_received: transitory,
-        fin_wait: transitory,
-        close_wait: transitory,
-        last_ack: transitory,
-        time_wait: transitory,
-        close: transitory,
-    };
+    let tcp =
+        TcpTimeouts::by_phase(settings.number("tcp_timeout"), settings.number("tcp_transitory_timeout"));
     let (udp, icmp) = (settings.number("udp_timeout"), settings.number("icmp_timeout"));
     NatTimeouts { tcp, udp, icmp }
 }

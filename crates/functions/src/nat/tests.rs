@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tcp_state::{ACK, FIN, RST, SECOND, SYN};
+use crate::tcp_state::{ACK, FIN, RST, SECOND, SYN, TcpTimeouts};
 use crate::test_packets::{echo, error, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
 
 pub(super) const A: u32 = 0x0a00_0001;
@@ -417,6 +417,12 @@ fn one_end_alone_closes_no_session() {
         assert!(alive(Side::Inside, ACK, 20_000) && alive(second, FIN | ACK, 20_001));
         assert!(alive(first, ACK, 20_002) && alive(second, ACK, 20_002 + 7439));
     }
+}
+
+/// By default it forgets TCP connections as early as RFC 5382 allows, and no earlier.
+#[test]
+fn the_timeouts_of_tcp_are_those_of_rfc_5382() {
+    assert_eq!(NatTimeouts::default().tcp, TcpTimeouts::RFC_5382);
 }
 
 /// The end of a connection may not have been seen, as where its last acknowledgement was lost: the next one
