@@ -20,7 +20,7 @@ use ipnet::IpNet;
 
 use super::firewall::RuleSetErrors;
 use super::lpm::Lpm;
-use super::text::{Errors, Line, short};
+use super::text::{Errors, Line, mac, short};
 use slipstream_core::rules::RuleError;
 use slipstream_core::rules::names::nearest;
 
@@ -361,22 +361,16 @@ impl<'a> Reader<'a> {
 
     fn mac(&mut self, word: Line<'a>) -> Result<[u8; 6], RuleError> {
         let value = self.value(word)?;
-        let mut mac = [0; 6];
-        let mut parts = value.text.split([':', '-']);
-        let read = mac.iter_mut().all(|byte| {
-            let part =
-                parts.next().filter(|p| matches!(p.len(), 1 | 2) && p.bytes().all(|b| b.is_ascii_hexdigit()));
-            part.and_then(|p| u8::from_str_radix(p, 16).ok()).map(|b| *byte = b).is_some()
-        });
-        let [first, ..] = mac;
-        if !read || parts.next().is_some() {
-            let error = value.error(self.text, format!("`{}` is no Ethernet address", short(value.text)));
-            return Err(error.hint("write `mac 02:00:00:00:00:01`"));
+        match mac(value.text) {
+            Some([first, ..]) if first & 1 == 1 => {
+                Err(value.error(self.text, "a gateway can't have a multicast address"))
+            }
+            Some(mac) => Ok(mac),
+            None => {
+                let error = value.error(self.text, format!("`{}` is no Ethernet address", short(value.text)));
+                Err(error.hint("write `mac 02:00:00:00:00:01`"))
+            }
         }
-        if first & 1 == 1 {
-            return Err(value.error(self.text, "a gateway can't have a multicast address"));
-        }
-        Ok(mac)
     }
 
     fn metric(&mut self, word: Line<'a>) -> Result<u32, RuleError> {

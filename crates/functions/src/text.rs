@@ -1,5 +1,5 @@
-//! The common parts of the readers of rules and routes: lines, words, and errors that are collected to the
-//! end of the text.
+//! The common parts of the readers of rules, routes and settings: lines, words, Ethernet addresses, and
+//! errors that are collected to the end of the text.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -48,6 +48,17 @@ impl fmt::Display for RuleSetErrors {
         }
         if self.more { write!(f, "\nand more after these {}", self.errors.len()) } else { Ok(()) }
     }
+}
+
+/// An Ethernet address, as in `02:00:00:00:00:01`; hyphens may stand for the colons.
+pub(crate) fn mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for byte in &mut mac {
+        let part = parts.next().filter(|p| matches!(p.len(), 1 | 2))?;
+        *byte = part.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u8::from_str_radix(part, 16).ok())??;
+    }
+    parts.next().is_none().then_some(mac)
 }
 
 /// Collects errors while a text is read to its end.

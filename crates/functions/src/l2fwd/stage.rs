@@ -169,7 +169,7 @@ fn fixed(text: &str, names: &[String]) -> Result<(Station, u8), String> {
         }
         _ => return Err(format!("{text:?} is no station")),
     };
-    let mac = crate::router::mac(at).ok_or_else(|| format!("{at:?} is no Ethernet address"))?;
+    let mac = crate::text::mac(at).ok_or_else(|| format!("{at:?} is no Ethernet address"))?;
     let station = Station { vlan, mac };
     if station.is_group() {
         return Err(format!("{at} is a group address: no station has it"));

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 
+use crate::text::mac;
+
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
 
@@ -102,17 +104,6 @@ pub enum InterfaceError {
     /// None, or too many.
     #[error("a router has 1 to {MAX_INTERFACES} interfaces, not {0}")]
     Count(usize),
-}
-
-/// `02:00:00:00:00:01`
-pub(crate) fn mac(text: &str) -> Option<Mac> {
-    let mut mac = [0; 6];
-    let mut parts = text.split([':', '-']);
-    for byte in &mut mac {
-        let part = parts.next().filter(|p| matches!(p.len(), 1 | 2))?;
-        *byte = part.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u8::from_str_radix(part, 16).ok())??;
-    }
-    parts.next().is_none().then_some(mac)
 }
 
 impl Interface {

@@ -48,7 +48,6 @@ use ipnet::IpNet;
 use slipstream_wire::protocol::ETHERTYPE_ARP;
 use slipstream_wire::{Flags, LinkType};
 
-pub(crate) use interface::mac;
 pub use interface::{Interface, InterfaceError, interfaces};
 pub use stage::ROUTER;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::fib::Fib;
-use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local, mac};
+use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local};
 use super::listener::QUERIES;
 use super::neighbours::{self, Neighbours};
 use super::reverse::ReversePath;
 use super::watch::Watch;
 use super::{Counters, Router, proxy};
+use crate::text::mac;
 use crate::{DECIDE, RateLimiter, stage_of};
 use slipstream_core::operate::{Operate, Reloading, Update};
 use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties, need};
