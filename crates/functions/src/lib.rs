@@ -59,13 +59,8 @@ pub use slipstream_core::table;
 pub use function::{FunctionContext, LeavesAs, NetworkFunction, NewPacket, PerPacket, PerTrain};
 pub use reassembly::FragmentLimits;
 
-use std::path::{Path, PathBuf};
-
-use text::RuleSetErrors;
-
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::Stage;
-use slipstream_core::text_file;
 
 /// The setting that says which of the two wrappers makes a stage of a function.
 pub const DECIDE: Setting = Setting {
@@ -85,26 +80,4 @@ where
         "packet" => Box::new(PerPacket::new(function)),
         _ => Box::new(PerTrain::new(function)),
     }
-}
-
-/// Why a file of rules or routes can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It can't be read, or isn't UTF-8.
-    #[error("{path}: {source}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// Something in it is wrong.
-    #[error(transparent)]
-    Text(#[from] RuleSetErrors),
-}
-
-/// Reads a file by `parse`; errors name the file.
-fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, RuleSetErrors>) -> Result<T, FileError> {
-    let text = text_file::read(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
-    Ok(parse(&text).map_err(|errors| errors.in_file(path))?)
 }

@@ -14,7 +14,7 @@
 //! `scope`, `src`, `hoplimit` and the like) are passed over.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
@@ -23,9 +23,26 @@ use super::lpm::Lpm;
 use super::text::{Errors, Line, mac, short};
 use slipstream_core::rules::RuleError;
 use slipstream_core::rules::names::nearest;
+use slipstream_core::text_file;
 
 /// Errors in a text of routes.
 pub type RouteErrors = RuleSetErrors;
+
+/// Why a file of routes can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteFileError {
+    /// It can't be read, or isn't UTF-8.
+    #[error("{path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error(transparent)]
+    Text(#[from] RouteErrors),
+}
 
 /// The next hop of packets to a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,8 +189,11 @@ impl Routes {
     ///
     /// # Errors
     /// As [`parse`](Self::parse), the errors naming the file; a file that can't be read or isn't UTF-8.
-    pub fn parse_file(path: impl AsRef<Path>) -> Result<Self, super::FileError> {
-        super::read(path.as_ref(), Self::parse)
+    pub fn parse_file(path: impl AsRef<Path>) -> Result<Self, RouteFileError> {
+        let path = path.as_ref();
+        let text =
+            text_file::read(path).map_err(|source| RouteFileError::Read { path: path.to_owned(), source })?;
+        Ok(Self::parse(&text).map_err(|errors| errors.in_file(path))?)
     }
 
     /// The routes.

@@ -2,12 +2,10 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::Path;
 
 use super::conjunction::Conjunction;
 use super::fields::Reads;
 use super::limit::Limit;
-use crate::{FileError, read};
 
 /// The fate of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -127,23 +125,6 @@ impl fmt::Display for Note {
 impl RuleSet {
     /// Conjunctive rules that a rule set may come down to.
     pub const MAX_PARTS: usize = 1 << 18;
-
-    /// Rules in our own words ([`parse`](Self::parse)) from a file.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse), the errors naming the file; a file that can't be read or isn't UTF-8.
-    pub fn parse_file(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        read(path.as_ref(), Self::parse)
-    }
-
-    /// A chain of `iptables-save` ([`parse_iptables`](Self::parse_iptables)) from a file.
-    ///
-    /// # Errors
-    /// As [`parse_iptables`](Self::parse_iptables), the errors naming the file; a file that can't be read or
-    /// isn't UTF-8.
-    pub fn parse_iptables_file(path: impl AsRef<Path>, chain: &str) -> Result<Self, FileError> {
-        read(path.as_ref(), |text| Self::parse_iptables(text, chain))
-    }
 
     /// The rules in their order.
     #[must_use]
