@@ -43,6 +43,24 @@ pub enum Ports {
     AsSet(&'static str),
 }
 
+impl Ports {
+    /// The ports that the type itself gives, in the order of their numbers; empty where the settings name
+    /// them.
+    #[must_use]
+    pub const fn of_type(self) -> &'static [PortType] {
+        match self {
+            Self::These(ports) => ports,
+            Self::None | Self::AsSet(_) => &[],
+        }
+    }
+
+    /// The names of the ports that the type itself gives, in the order of their numbers.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        self.of_type().iter().map(|port| port.name.to_owned()).collect()
+    }
+}
+
 /// The purpose of a stage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
@@ -494,9 +512,7 @@ impl StageType {
     #[must_use]
     pub fn drop_reasons(&self) -> Vec<DropReason> {
         let mut all = self.properties.drops.to_vec();
-        if let Ports::These(ports) = self.outputs {
-            all.extend(ports.iter().filter_map(|p| p.unconnected));
-        }
+        all.extend(self.outputs.of_type().iter().filter_map(|port| port.unconnected));
         all.sort_unstable_by_key(|r| r.number());
         all.dedup();
         all

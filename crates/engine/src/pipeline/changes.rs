@@ -168,10 +168,9 @@ fn restart(finding: Finding) -> Finding {
 /// The name of one of a stage's `ports`, whether a graph has its name, its number, or nothing, which is the
 /// first; its number where settings name it that can't change.
 fn port_name(stage: &PlannedStage, ports: &Ports, written: Option<&str>) -> String {
-    let names: Vec<String> = match (ports, stage.kind.properties.reload) {
-        (Ports::These(ports), _) => ports.iter().map(|port| port.name.to_owned()).collect(),
+    let names = match (ports, stage.kind.properties.reload) {
         (Ports::AsSet(_), Some(reload)) => (reload.ports)(&stage.settings),
-        (Ports::None, _) | (Ports::AsSet(_), None) => Vec::new(),
+        _ => ports.names(),
     };
     let written = written.unwrap_or("0");
     let number = || written.parse().ok().and_then(|number: usize| names.get(number));
