@@ -75,41 +75,29 @@ pub(super) fn read_document(
                 findings
                     .push(Finding::new(&span, "`graph` is a text").hint("graph = \"in -> reframe -> out\""));
             }
-            ("stage", DeValue::Table(stages)) => {
-                for (name, table) in stages {
-                    match table.get_ref() {
-                        DeValue::Table(settings) => {
-                            let table = read_table(settings, name.span(), text, findings);
-                            tables.insert(name.get_ref().to_string(), table);
-                        }
-                        _ => {
-                            let finding =
-                                Finding::new(&table.span(), format!("stage `{}` is a table", name.get_ref()));
-                            findings.push(finding.hint(format!("[stage.{}]", name.get_ref())));
-                        }
-                    }
-                }
-            }
+            ("stage", DeValue::Table(stages)) => tables = read_stages(stages, text, findings),
             ("stage", _) => findings.push(Finding::new(&span, "`stage` is a table").hint("[stage.NAME]")),
             (name, value) if PIPELINE_SETTINGS.iter().any(|setting| setting.name == name) => {
                 whole.extend(read_setting(name, key.span(), span, value, text, findings));
             }
-            (other, _) => {
-                let finding = Finding::new(&key.span(), format!("`{other}` is not known here"));
-                let hint = if registry.get(other).is_some() {
-                    format!("settings of a stage go into [stage.{other}]")
-                } else {
-                    let settings = PIPELINE_SETTINGS.iter().map(|setting| setting.name);
-                    did_you_mean(other, ["graph", "stage"].into_iter().chain(settings))
-                };
-                findings.push(finding.hint(hint));
-            }
+            (other, _) => findings.push(unknown_key(other, key.span(), registry)),
         }
     }
     if !has_graph && findings.is_empty() {
         findings.push(Finding::new(&(0..1), "there is no `graph`").hint("graph = \"in -> reframe -> out\""));
     }
     (graph, tables, whole)
+}
+
+/// What is no key of a configuration.
+fn unknown_key(key: &str, span: Span, registry: &Registry) -> Finding {
+    let hint = if registry.get(key).is_some() {
+        format!("settings of a stage go into [stage.{key}]")
+    } else {
+        let settings = PIPELINE_SETTINGS.iter().map(|setting| setting.name);
+        did_you_mean(key, ["graph", "stage"].into_iter().chain(settings))
+    };
+    Finding::new(&span, format!("`{key}` is not known here")).hint(hint)
 }
 
 /// The text of a configuration; an error is of the whole file, not of a place in it.
@@ -159,6 +147,21 @@ pub(super) fn read_graph(
             None
         }
     }
+}
+
+/// The tables of stages, by the names of these.
+fn read_stages(stages: &DeTable<'_>, text: &str, findings: &mut Vec<Finding>) -> BTreeMap<String, Table> {
+    let mut tables = BTreeMap::new();
+    for (name, table) in stages {
+        let stage = name.get_ref();
+        if let DeValue::Table(settings) = table.get_ref() {
+            tables.insert(stage.to_string(), read_table(settings, name.span(), text, findings));
+        } else {
+            let finding = Finding::new(&table.span(), format!("stage `{stage}` is a table"));
+            findings.push(finding.hint(format!("[stage.{stage}]")));
+        }
+    }
+    tables
 }
 
 fn read_table(table: &DeTable<'_>, span: Span, text: &str, findings: &mut Vec<Finding>) -> Table {

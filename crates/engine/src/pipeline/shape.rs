@@ -11,38 +11,63 @@ use slipstream_core::registry::{Common, Group, Made, Ports, Role};
 /// its thread's stack.
 const MOST_STAGES: usize = 1024;
 
+/// An end of a graph, to which a port may be led that the graph doesn't name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    In,
+    Out,
+}
+
+impl End {
+    /// The name of the port at this end.
+    fn name(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+
+    /// The ports on the side of a stage that is towards this end.
+    fn ports(self, stage: &PlannedStage) -> Ports {
+        match self {
+            Self::In => stage.kind.inputs,
+            Self::Out => stage.kind.outputs,
+        }
+    }
+
+    /// The stage of a wire's two that is nearer to this end.
+    fn near(self, wire: &Wire) -> usize {
+        match self {
+            Self::In => wire.from,
+            Self::Out => wire.to,
+        }
+    }
+
+    /// The stage of a wire's two that is farther from this end.
+    fn far(self, wire: &Wire) -> usize {
+        match self {
+            Self::In => wire.to,
+            Self::Out => wire.from,
+        }
+    }
+
+    /// An example of a graph that names the port.
+    fn example(self) -> &'static str {
+        match self {
+            Self::In => "`in -> …`",
+            Self::Out => "`… -> out`",
+        }
+    }
+}
+
 impl Plan {
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.
     pub(super) fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
         let all = self.stages.len();
-        for (name, source) in [("in", true), ("out", false)] {
+        for end in [End::In, End::Out] {
+            let name = end.name();
             let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
-            let has_ports = |stage: &PlannedStage| {
-                (if source { stage.kind.inputs } else { stage.kind.outputs }) != Ports::None
-            };
-            // A port that is one end already is no neighbour of the other end: one of files never, a live one
-            // only where nothing else is.
-            let is_end = |i: usize, stage: &PlannedStage| {
-                let meets = |w: &Wire| (if source { w.from } else { w.to }) == i;
-                stage.kind.group == Group::Port && self.wires.iter().any(meets)
-            };
-            let candidates = |ends: bool| -> Vec<usize> {
-                let stages = self.stages.iter().enumerate().take(all).filter(|(_, s)| has_ports(s));
-                let fits =
-                    |(i, s): &(usize, &PlannedStage)| is_end(*i, s) == ends && (!ends || s.kind.live());
-                stages.filter(fits).map(|(i, _)| i).collect()
-            };
-            let with_ports = match candidates(false) {
-                none if none.is_empty() => candidates(true),
-                some => some,
-            };
-            // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
-            let loose =
-                |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
-            let loose: Vec<usize> = with_ports.iter().copied().filter(loose).collect();
-            let neighbours =
-                if source || loose.len() == 1 { Ok((loose, None)) } else { self.last(name, &with_ports) };
-            let (open, port) = match neighbours {
+            let (open, port) = match self.neighbours_of(end, all) {
                 Ok(open) => open,
                 Err(finding) => {
                     findings.push(finding);
@@ -50,16 +75,11 @@ impl Plan {
                 }
             };
             let Some(kind) = table.kind.and_then(|(k, _)| self.registry.get(&k).copied()) else { continue };
-            let end = self.text.len();
+            let whole = 0..self.text.len();
             match open.as_slice() {
                 [one] => {
-                    let stage = self.planned(name.to_owned(), kind, 0..end, &table.settings, findings);
-                    self.stages.push(stage);
-                    let end = self.stages.len() - 1;
-                    let (from, to) = if source { (end, *one) } else { (*one, end) };
-                    let at = self.stages.get(*one).map_or(0..end, |s| s.span.clone());
-                    let (output_span, input_span) = (at.clone(), at);
-                    self.wires.push(Wire { from, output: port, to, input: None, output_span, input_span });
+                    let stage = self.planned(name.to_owned(), kind, whole, &table.settings, findings);
+                    self.add_end(end, stage, (*one, port));
                 }
                 [] if all == 0 => {
                     findings.push(
@@ -67,32 +87,78 @@ impl Plan {
                     );
                 }
                 [] => {
-                    // Unless it goes round, packets come from a stage that makes them, or end in one.
-                    let bound = self.stages.iter().enumerate().find(|(i, s)| {
-                        let ports = if source { s.kind.inputs } else { s.kind.outputs };
-                        ports == Ports::None || is_end(*i, s)
-                    });
-                    findings.push(match bound {
-                        Some((_, stage)) => taken(name, source, stage),
-                        None => {
-                            let message =
-                                format!("there is no way between `{name}` and the graph: it goes round");
-                            let hint = named_twice("a :: reframe -> b :: reframe");
-                            Finding::new(&(0..end), message).hint(hint)
-                        }
-                    });
+                    findings.push(self.no_neighbour(end));
                     // The other end has the same trouble.
                     return;
                 }
                 others => {
                     let message = format!("{} stages could be {name}'s neighbour", others.len());
-                    let hint = if source {
-                        "name it in the graph: `in -> …`"
-                    } else {
-                        "name it in the graph: `… -> out`"
-                    };
-                    findings.push(Finding::new(&(0..end), message).hint(hint));
+                    let hint = format!("name it in the graph: {}", end.example());
+                    findings.push(Finding::new(&whole, message).hint(hint));
                 }
+            }
+        }
+    }
+
+    /// Those of the first `all` stages that could be next to the port at this end; with the output port of
+    /// the one that there is, where that isn't the first.
+    fn neighbours_of(&self, end: End, all: usize) -> Result<(Vec<usize>, Option<String>), Finding> {
+        // A port that is one end already is no neighbour of the other end: one of files never, a live one
+        // only where nothing else is.
+        let candidates = |ends: bool| -> Vec<usize> {
+            let stages = self.stages.iter().enumerate().take(all);
+            let fits = |(i, stage): &(usize, &PlannedStage)| {
+                let live_or_inner = !ends || stage.kind.live();
+                end.ports(stage) != Ports::None && self.is_at(end, *i, stage) == ends && live_or_inner
+            };
+            stages.filter(fits).map(|(i, _)| i).collect()
+        };
+        let with_ports = match candidates(false) {
+            none if none.is_empty() => candidates(true),
+            some => some,
+        };
+        // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
+        let loose = |i: &usize| !self.wires.iter().any(|wire| end.far(wire) == *i);
+        let loose: Vec<usize> = with_ports.iter().copied().filter(loose).collect();
+        if end == End::In || loose.len() == 1 {
+            Ok((loose, None))
+        } else {
+            self.last(end.name(), &with_ports)
+        }
+    }
+
+    /// Returns true if a stage is a port that the graph has at this end already.
+    fn is_at(&self, end: End, id: usize, stage: &PlannedStage) -> bool {
+        stage.kind.group == Group::Port && self.wires.iter().any(|wire| end.near(wire) == id)
+    }
+
+    /// Adds a port at this end, wired to its neighbour, and to this output port of it where one is named.
+    fn add_end(&mut self, end: End, stage: PlannedStage, (neighbour, output): (usize, Option<String>)) {
+        self.stages.push(stage);
+        let added = self.stages.len() - 1;
+        let (from, to) = match end {
+            End::In => (added, neighbour),
+            End::Out => (neighbour, added),
+        };
+        let at = self.stages.get(neighbour).map_or(0..self.text.len(), |stage| stage.span.clone());
+        let (output_span, input_span) = (at.clone(), at);
+        self.wires.push(Wire { from, output, to, input: None, output_span, input_span });
+    }
+
+    /// Says why no stage can be next to the port at this end.
+    fn no_neighbour(&self, end: End) -> Finding {
+        // Unless it goes round, packets come from a stage that makes them, or end in one.
+        let bound = self
+            .stages
+            .iter()
+            .enumerate()
+            .find(|(i, stage)| end.ports(stage) == Ports::None || self.is_at(end, *i, stage));
+        match bound {
+            Some((_, stage)) => taken(end, stage),
+            None => {
+                let message =
+                    format!("there is no way between `{}` and the graph: it goes round", end.name());
+                Finding::new(&(0..self.text.len()), message).hint(named_twice("a :: reframe -> b :: reframe"))
             }
         }
     }
@@ -122,8 +188,8 @@ impl Plan {
     /// The names of a stage's output ports. Where its settings name them it is built for that; there are none
     /// where it can't be built, which is told later.
     fn outputs_of(&self, stage: &PlannedStage) -> Vec<String> {
-        if let Ports::These(ports) = stage.kind.outputs {
-            return ports.iter().map(|port| port.name.to_owned()).collect();
+        if matches!(stage.kind.outputs, Ports::These(_)) {
+            return stage.kind.outputs.names();
         }
         match self.build_dry(stage, &Common::default()) {
             Ok(Made::WithPorts(_, names) | Made::Between(_, names)) => names,
@@ -197,15 +263,16 @@ impl Plan {
     }
 }
 
-/// No stage is left for a port: the ways of packets begin, or end, at one like `stage` already.
-fn taken(port: &str, source: bool, stage: &PlannedStage) -> Finding {
-    let (what, hint) = if source {
-        ("begins", "leave the port out (`-i`), or wire it up in the graph: `in -> …`")
-    } else {
-        ("ends", "leave the port out (`-o`), or wire it up in the graph: `… -> out`")
+/// No stage is left for the port at this end: the ways of packets begin, or end, at one like `stage` already.
+fn taken(end: End, stage: &PlannedStage) -> Finding {
+    let (what, option) = match end {
+        End::In => ("begins", "-i"),
+        End::Out => ("ends", "-o"),
     };
+    let port = end.name();
     let message =
         format!("no stage is left for `{port}`: each way {what} in the graph, as at `{}`", stage.name);
+    let hint = format!("leave the port out (`{option}`), or wire it up in the graph: {}", end.example());
     Finding::new(&stage.span, message).hint(hint)
 }
 
