@@ -131,55 +131,15 @@ impl Plan {
     /// A stage needs packets that can't be led to one shard, or a port can't be shared; the text says which
     /// and what would help.
     pub fn in_shards(&self, shards: usize) -> Result<ShardPlan, Diagnostics> {
-        let mut findings = Vec::new();
         if !self.stages.iter().any(|s| s.kind.live()) {
             let message = "shards are for live ports, such as af_packet";
             return Err(self.error(format!("{message}; a replay takes --workers N")));
         }
-        for stage in &self.stages {
-            if let Err(finding) = self.may_be_replicated(stage) {
-                findings.push(finding);
-            }
-        }
-        let nats: Vec<usize> = (0..self.stages.len())
-            .filter(|n| self.stages.get(*n).is_some_and(|s| s.kind.properties.translation.is_some()))
-            .collect();
-        if let [_, second, ..] = *nats.as_slice()
-            && let Some(stage) = self.stages.get(second)
-        {
-            findings
-                .push(Finding::new(&stage.span, "two NATs in one pipeline can't be led to shards together"));
-        }
-        let nat = nats.first().and_then(|n| {
-            let stage = self.stages.get(*n)?;
-            Some((*n, stage, stage.kind.properties.translation?))
-        });
+        let hindered = self.stages.iter().filter_map(|stage| self.may_be_replicated(stage).err());
+        let mut findings: Vec<Finding> = hindered.collect();
+        let nat = self.the_nat(&mut findings);
         let external = nat.map(|(_, stage, by)| external(stage, &by)).unwrap_or_default();
-        let mut sources = Vec::new();
-        for (id, stage) in self.stages.iter().enumerate() {
-            if !matches!(stage.role, Role::Source | Role::TwoWay) || stage.kind.group != Group::Port {
-                continue;
-            }
-            let led = self
-                .steering(id, nat.map(|(n, _, by)| (n, by.outside)))
-                .and_then(|by| Ok((by, self.neighbours(id)?)));
-            match led {
-                Ok((by, neighbours)) => {
-                    let sharing = (stage.kind.properties.sharing)(&stage.settings);
-                    let queues = matches!(sharing, Sharing::Queues | Sharing::Rss);
-                    let stays = queues && !stage.settings.flag("steer");
-                    if let Some(other) = self.needs_steering(id).filter(|_| stays) {
-                        let message = format!(
-                            "steer=false: ICMP errors and fragments come by other queues than the connection that they \
-                             belong to, and `{other}` needs them on its shard"
-                        );
-                        findings.push(Finding::new(&stage.span, message).hint("leave out steer=false"));
-                    }
-                    sources.push((stage.name.clone(), ShardedSource { by, sharing, stays, neighbours }));
-                }
-                Err(message) => findings.push(Finding::new(&stage.span, message)),
-            }
-        }
+        let sources = self.led_sources(nat.map(|(n, _, by)| (n, by.outside)), &mut findings);
         let mut plans = Vec::new();
         for shard in 0..shards {
             match self.of_shard(shard as u32, shards as u32) {
@@ -202,6 +162,54 @@ impl Plan {
             (nat.name.clone(), inside)
         });
         Ok(ShardPlan { plans, sources, externals: Externals::new(external), nat, hash, needs })
+    }
+
+    /// The NAT, by whose addresses and ports packets are led: its number, itself, and how it translates. A
+    /// second one is among the findings.
+    fn the_nat(&self, findings: &mut Vec<Finding>) -> Option<(usize, &PlannedStage, Translation)> {
+        let all = self.stages.iter().enumerate();
+        let mut nats = all.filter_map(|(n, stage)| Some((n, stage, stage.kind.properties.translation?)));
+        let first = nats.next();
+        if let Some((_, second, _)) = nats.next() {
+            let message = "two NATs in one pipeline can't be led to shards together";
+            findings.push(Finding::new(&second.span, message));
+        }
+        first
+    }
+
+    /// The ports that packets come by, each with the rule by which it leads them to shards. `nat` is the
+    /// number of the NAT, and of its input from outside.
+    fn led_sources(
+        &self,
+        nat: Option<(usize, usize)>,
+        findings: &mut Vec<Finding>,
+    ) -> Vec<(String, ShardedSource)> {
+        let mut sources = Vec::new();
+        for (id, stage) in self.stages.iter().enumerate() {
+            if !matches!(stage.role, Role::Source | Role::TwoWay) || stage.kind.group != Group::Port {
+                continue;
+            }
+            let led = self.steering(id, nat).and_then(|by| Ok((by, self.neighbours(id)?)));
+            let (by, neighbours) = match led {
+                Ok(led) => led,
+                Err(message) => {
+                    findings.push(Finding::new(&stage.span, message));
+                    continue;
+                }
+            };
+            let sharing = (stage.kind.properties.sharing)(&stage.settings);
+            let queues = matches!(sharing, Sharing::Queues | Sharing::Rss);
+            let stays = queues && !stage.settings.flag("steer");
+            if let Some(other) = self.needs_steering(id).filter(|_| stays) {
+                let message = format!(
+                    "steer=false: ICMP errors and fragments come by other queues than the connection that they belong to, \
+                     and `{other}` needs them on its shard"
+                );
+                findings.push(Finding::new(&stage.span, message).hint("leave out steer=false"));
+            }
+            sources.push((stage.name.clone(), ShardedSource { by, sharing, stays, neighbours }));
+        }
+        sources
     }
 
     /// Says whether a stage may be there once for each shard.
@@ -383,10 +391,7 @@ impl Plan {
 /// The number of a port of a type that has these, as it is written at a wire: none where it isn't known.
 fn number(written: Option<&str>, ports: &Ports) -> Option<usize> {
     let Some(written) = written else { return Some(0) };
-    let by_name = match ports {
-        Ports::These(all) => all.iter().position(|port| port.name == written),
-        Ports::None | Ports::AsSet(_) => None,
-    };
+    let by_name = ports.of_type().iter().position(|port| port.name == written);
     by_name.or_else(|| written.parse().ok())
 }
 
