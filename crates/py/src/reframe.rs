@@ -116,7 +116,6 @@ fn run(job: Job, progress: &Progress) -> anyhow::Result<Report> {
 }
 
 fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value {
-    let stats = &report.stats;
     let mut result = json!({ "schema": 1, "input": ends["input"], "output": ends["output"] });
     let more = json!({
         "clock_backwards": report.clock_backwards,
@@ -127,30 +126,8 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
         "cpu_ns": report.cpu_ns,
     });
     if let (Value::Object(map), Value::Object(more)) = (&mut result, more) {
-        map.extend(stats.to_json());
+        map.extend(report.stats.to_json(config));
         map.extend(more);
-    }
-    if let Value::Object(map) = &mut result {
-        if let Some(price) = stats.prices_ns.first() {
-            map.insert("price_ns".into(), (*price).into());
-        }
-        if !stats.auto.is_empty() {
-            let auto = stats.auto.iter().map(slipstream::reframe::AutoStats::report);
-            map.insert("auto".into(), auto.collect());
-        }
-        if let Some(gro) = &stats.gro {
-            map.insert("gro".into(), gro.to_json());
-        }
-        if !config.classes.is_empty() {
-            let mut classes: Vec<_> = stats.classes_to_json(config.class_names()).collect();
-            // The default class has no heavy flows of its own.
-            for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
-                if let Some(flows) = flows {
-                    class.insert("heavy_flows".into(), (*flows).into());
-                }
-            }
-            map.insert("classes".into(), classes.into());
-        }
     }
     result
 }

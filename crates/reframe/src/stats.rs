@@ -7,6 +7,8 @@ use slipstream_stats::Histogram;
 
 use super::auto::AutoStats;
 use super::compress::GroStats;
+#[cfg(feature = "std")]
+use super::config::ReframeConfig;
 use slipstream_core::batch::BATCH;
 use slipstream_core::frame::Frame;
 use slipstream_core::time::Nanos;
@@ -307,10 +309,14 @@ impl ReframeStats {
         }
     }
 
-    /// As JSON, with the names of these counters: those of all classes together, and of the stage.
+    /// As JSON, with the names of these counters: those of all classes together and of the stage; and, where
+    /// the settings `config` make any, `price_ns`, `auto`, `gro` and `classes`.
     #[cfg(feature = "std")]
     #[must_use]
-    pub fn to_json(&self) -> serde_json::Map<alloc::string::String, serde_json::Value> {
+    pub fn to_json(
+        &self,
+        config: &ReframeConfig,
+    ) -> serde_json::Map<alloc::string::String, serde_json::Value> {
         let mut all = self.total().to_json();
         all.insert("packets_in".into(), self.packets_in.into());
         all.insert("packets_out".into(), self.packets_out.into());
@@ -318,6 +324,25 @@ impl ReframeStats {
         all.insert("left_inside".into(), self.held.into());
         all.insert("flow_evictions".into(), self.flow_evictions.into());
         all.insert("long_probes".into(), self.long_probes.into());
+        if let Some(price) = self.prices_ns.first() {
+            all.insert("price_ns".into(), (*price).into());
+        }
+        if !self.auto.is_empty() {
+            all.insert("auto".into(), self.auto.iter().map(AutoStats::report).collect());
+        }
+        if let Some(gro) = &self.gro {
+            all.insert("gro".into(), gro.to_json());
+        }
+        if !config.classes.is_empty() {
+            let mut classes: Vec<_> = self.classes_to_json(config.class_names()).collect();
+            // The default class has no heavy flows of its own.
+            for (class, flows) in classes.iter_mut().skip(1).zip(&self.heavy_flows) {
+                if let Some(flows) = flows {
+                    class.insert("heavy_flows".into(), (*flows).into());
+                }
+            }
+            all.insert("classes".into(), classes.into());
+        }
         all
     }
 

@@ -202,7 +202,7 @@ fn as_json(
     };
     let mut result = json!({ "schema": 1, "input": input, "output": args.output.display().to_string() });
     if let Some(map) = result.as_object_mut() {
-        map.extend(stats.to_json());
+        map.extend(stats.to_json(config));
     }
     let more = json!({
         "clock_backwards": report.clock_backwards,
@@ -215,35 +215,12 @@ fn as_json(
     if let (Some(map), Value::Object(more)) = (result.as_object_mut(), more) {
         map.extend(more);
     }
-    if let (Some(price), Some(map)) = (stats.prices_ns.first(), result.as_object_mut()) {
-        map.insert("price_ns".into(), (*price).into());
-    }
-    if let Some(map) = result.as_object_mut()
-        && !stats.auto.is_empty()
-    {
-        map.insert("auto".into(), stats.auto.iter().map(AutoStats::report).collect());
-    }
-    if let (Some(gro), Some(map)) = (&stats.gro, result.as_object_mut()) {
-        map.insert("gro".into(), gro.to_json());
-    }
     if let (Some(live), Some(map)) = (live, result.as_object_mut()) {
         map.insert("excess_delay_ns".into(), live.excess.as_ref().map(crate::live::delay_json).into());
         map.insert("lost_before".into(), live.lost_before.into());
         if live.not_sent > 0 {
             map.insert("dropped".into(), json!({ "not_sent": live.not_sent }));
         }
-    }
-    if !config.classes.is_empty()
-        && let Some(map) = result.as_object_mut()
-    {
-        let mut classes: Vec<_> = stats.classes_to_json(config.class_names()).collect();
-        // The default class has no heavy flows of its own.
-        for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
-            if let Some(flows) = flows {
-                class.insert("heavy_flows".into(), (*flows).into());
-            }
-        }
-        map.insert("classes".into(), classes.into());
     }
     result
 }
