@@ -139,8 +139,7 @@ impl Watch {
 
     /// Looks whether a router has read its file of routes anew, or could not.
     fn routes(&mut self, stage: &StageReport) -> Option<Notice> {
-        let count = |wanted| stage.counters.iter().find(|(name, _)| *name == wanted).map(|(_, n)| *n);
-        let now = (count("route_reload_errors")?, count("route_reloads")?);
+        let now = (stage.counter("route_reload_errors")?, stage.counter("route_reloads")?);
         let before = std::mem::replace(self.routes.entry(stage.name.clone()).or_default(), now);
         let place = stage.name.clone();
         let error = stage.report.as_ref().and_then(|report| report.get("routes_error")?.as_str());

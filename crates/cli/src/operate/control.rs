@@ -175,12 +175,11 @@ fn serve_one(operation: &Operation, request: &Request) -> anyhow::Result<Map<Str
             let hits = stage.report.as_ref().and_then(|r| r.get("hits"));
             let rules = stage.report.as_ref().and_then(|r| r.get("rules"));
             let hits = hits.with_context(|| format!("`{name}` has no rules"))?;
-            let default = stage.counters.iter().find(|(name, _)| *name == "by_default").map(|(_, n)| *n);
             let of = |key: &str| stage.report.as_ref().and_then(|r| r.get(key));
             json!({
                 "rules": rules,
                 "hits": hits,
-                "by_default": default,
+                "by_default": stage.counter("by_default"),
                 "rules_without_hits": of("rules_without_hits"),
                 "lines_without_hits": of("lines_without_hits"),
             })

@@ -81,6 +81,19 @@ pub struct SourceReport {
     pub counters: Vec<(&'static str, u64)>,
 }
 
+/// The count of this name among the counters of a source or a stage.
+pub(super) fn counter(counters: &[(&'static str, u64)], name: &str) -> Option<u64> {
+    counters.iter().find(|(known, _)| *known == name).map(|(_, n)| *n)
+}
+
+impl SourceReport {
+    /// One of its own counters by its name; none where it has no such counter.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        counter(&self.counters, name)
+    }
+}
+
 /// The results of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {

@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn counter(report: &RunReport, name: &str) -> u64 {
-        report.sources[0].counters.iter().find(|c| c.0 == name).unwrap().1
+        report.sources[0].counter(name).unwrap()
     }
 
     /// As [`Work`], by a clock that nothing else moves.

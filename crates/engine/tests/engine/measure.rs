@@ -32,7 +32,7 @@ fn epochs(report: &RunReport) -> Vec<Value> {
 }
 
 fn counter(report: &RunReport, name: &str) -> u64 {
-    measured(report).counters.iter().find(|c| c.0 == name).unwrap().1
+    measured(report).counter(name).unwrap()
 }
 
 /// States of linear sketches don't depend on how updates are cut, so neither do answers. Epochs of an odd
@@ -193,7 +193,7 @@ fn rules_select_what_is_measured() {
         let stages =
             format!("counter(rules=\"tcp\") -> measure(rules=\"tcp\", by={by}, sketch=exact, key=5tuple)");
         let report = run(&graph(&stages));
-        let tcp = report.stages[0].counters.iter().find(|c| c.0 == "packets_counted").unwrap().1;
+        let tcp = report.stages[0].counter("packets_counted").unwrap();
         assert!(tcp > 300 && tcp < 5700);
         assert_eq!(counter(&report, "packets_counted"), tcp);
         assert!(

@@ -97,9 +97,7 @@ fn deciding_once_per_train_changes_nothing() {
                     .find(|c| c.0 == "replies")
                     .map_or(0, |c| c.1);
                 check_conservation(&report, made);
-                let decisions = |s: &slipstream::runtime::StageReport| {
-                    s.counters.iter().find(|c| c.0 == "decisions").map_or(0, |c| c.1)
-                };
+                let decisions = |s: &slipstream::runtime::StageReport| s.counter("decisions").unwrap_or(0);
                 let decided = report.stages.iter().map(decisions).sum::<u64>();
                 let files = if second { 2 } else { 1 };
                 let out: Vec<_> = (0..files)
@@ -248,7 +246,7 @@ fn years_of_silence_cost_nothing() {
     let report = run("in :: pcap(path=sparse.pcap) -> flow_stats(idle=1s) -> out :: null", directory.path());
     let flows = report.stages.iter().find(|s| s.name == "flow_stats").unwrap();
     assert!(flows.counters.contains(&("records", 10_000)), "{:?}", flows.counters);
-    let turns = flows.counters.iter().find(|c| c.0 == "expiry_turns").unwrap().1;
+    let turns = flows.counter("expiry_turns").unwrap();
     assert!(turns <= 20_001, "{turns} turns, not one or two a flow");
 }
 
@@ -459,7 +457,7 @@ fn tags_carry_nothing_past_a_firewall() {
                 .filter(|(_, frame)| frame.chunks(4).skip(3).any(|part| part[..2] == [0x86, 0xdd]));
             assert_eq!((left.len(), others.count()), (40 + 11, 11), "{graph}");
             let firewall = report.stages.iter().find(|stage| stage.kind == "firewall").unwrap();
-            let count = |name| firewall.counters.iter().find(|c| c.0 == name).unwrap().1;
+            let count = |name| firewall.counter(name).unwrap();
             assert_eq!((count("not_ip"), count("hidden_protocol")), (51, 18), "{graph}");
         }
     }

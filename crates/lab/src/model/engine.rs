@@ -289,7 +289,7 @@ pub(super) fn run(
 /// A counter of the chain's source.
 pub(super) fn counter(report: &RunReport, name: &str) -> anyhow::Result<u64> {
     let source = report.sources.first().context("a run has a source")?;
-    Ok(source.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1))
+    Ok(source.counter(name).unwrap_or(0))
 }
 
 /// A poll as the model takes it; times since `start`, as those since 1970 leave no room for single ns in a

@@ -256,7 +256,7 @@ mod tests {
         let of = |name: &str| report.stages.iter().find(|s| s.name == name).unwrap().tally.packets;
         assert!(report.stages.iter().filter(|s| s.name != "in").all(|s| s.drops.total() == 0));
         let router = report.stages.iter().find(|s| s.name == "r").unwrap();
-        let says = |name: &str| router.counters.iter().find(|(known, _)| *known == name).unwrap().1;
+        let says = |name: &str| router.counter(name).unwrap();
         let told = says("neighbour_announcements") + says("listener_reports");
         assert_eq!(of("l2") + of("r") + told, of("out") + of("back"));
         let taken = (of("l2") + of("r")) as f64;

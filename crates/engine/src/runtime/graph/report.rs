@@ -5,6 +5,7 @@ use slipstream_reframe::ReframeStats;
 use slipstream_stats::Histogram;
 
 use super::{Node, Pipeline, Tally};
+use crate::runtime::report::counter;
 
 /// The results of a stage.
 #[derive(Clone, Debug)]
@@ -34,6 +35,14 @@ pub struct StageReport {
     /// when they had left; only of those whose time stamp lies within the run, as those of interfaces and of
     /// `paced` do.
     pub transit: Option<Histogram>,
+}
+
+impl StageReport {
+    /// One of its own counters by its name; none where it has no such counter.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        counter(&self.counters, name)
+    }
 }
 
 impl Pipeline {
