@@ -21,6 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::cli;
 use crate::log::LIVE;
+use crate::losses;
 use crate::operate::Shared;
 use crate::operate::notify::Manager;
 use crate::operate::state::{self, Saver};
@@ -281,7 +282,7 @@ pub(crate) fn run(
     if live {
         tell_end(&report, run.live_options(), stopped, error.as_ref());
     }
-    complain(&report);
+    losses::warn_of(&report);
     crate::log::drain();
     Ok((run, Ended { report, error }))
 }
@@ -373,100 +374,6 @@ pub(crate) fn run_error(error: RunError) -> anyhow::Error {
     match error {
         RunError::Damaged { .. } => anyhow!("{error} (--strict)"),
         _ => error.into(),
-    }
-}
-
-/// Warns of losses that a user can remedy.
-fn complain(report: &RunReport) {
-    for source in &report.sources {
-        let counter = |name| source.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
-        let name = &source.name;
-        if counter("too_long") > 0 {
-            warn!(
-                "{name}: {} packets were longer than the interface's MTU was when the port was opened, and are lost. If the \
-                 MTU was raised since, start anew. Else its neighbour leaves segmentation to the card, or this side merges \
-                 packets; switch that off: ethtool -K INTERFACE gro off lro off (here), tso off gso off tx off (there)",
-                counter("too_long")
-            );
-        }
-        if counter("mempool_empty") > 0 {
-            warn!(
-                "{name}: {} polls found no free mbuf, and packets had to wait or were lost: the pipeline holds as many as there \
-                 are; set more `mbufs`, or hold for a shorter time",
-                counter("mempool_empty")
-            );
-        }
-        if counter("missed") > 0 {
-            warn!(
-                "{name}: {} packets found the ring of the device full and are lost; a larger `ring` takes longer bursts",
-                counter("missed")
-            );
-        }
-        if counter("dropped_by_kernel") > 0 {
-            let (full, remedy) = match source.kind {
-                "tap_interface" => (
-                    "the queue of the interface full",
-                    "a longer one (ip link set dev INTERFACE txqueuelen N)",
-                ),
-                _ => ("the ring full, or no buffer free,", "a larger `ring`"),
-            };
-            warn!(
-                "{name}: {} packets found {full} and are lost; {remedy} takes longer bursts",
-                counter("dropped_by_kernel")
-            );
-        }
-    }
-    for stage in &report.stages {
-        let counter = |name| stage.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
-        if counter("captured_in_part") > 0 {
-            warn!(
-                "{}: {} packets left as short as they were captured, and who receives them may drop them; capture whole \
-                 packets (tcpdump -s 0)",
-                stage.name,
-                counter("captured_in_part")
-            );
-        }
-        if counter("long_probes") > 0 {
-            warn!(
-                "{}: {} flows collided in its table as chance doesn't make them: somebody chose them and knows the seed; \
-                 leave out --seed, so that it is secret",
-                stage.name,
-                counter("long_probes")
-            );
-        }
-        if counter("whole_full") > 0 {
-            warn!(
-                "{}: {} packets went whole because the entry whose turn it was still waited for its packet; more `entries`, \
-                  or a smaller `ttl`, let more be sliced",
-                stage.name,
-                counter("whole_full")
-            );
-        }
-        let given_up = ["payloads_expired", "payloads_overdue", "payloads_left_at_end"].map(counter);
-        if given_up.iter().sum::<u64>() > 0 {
-            let [turns, time, end] = given_up;
-            warn!(
-                "{}: {} payloads were given up because their packets did not come back ({turns} after `ttl` turns, {time} \
-                  after a time, {end} at the end): the functions dropped them, or had them for too long",
-                stage.name,
-                turns + time + end
-            );
-        }
-        if counter("too_long") > 0 && stage.kind != "shm" {
-            warn!(
-                "{}: {} packets did not leave, since they are longer than the interface's MTU says, or shorter than an \
-                 Ethernet header",
-                stage.name,
-                counter("too_long")
-            );
-        }
-        if counter("refused") > 0 {
-            warn!(
-                "{}: {} packets could not be sent; was the interface down, or are they shorter than an Ethernet header?",
-                stage.name,
-                counter("refused")
-            );
-        }
     }
 }
 

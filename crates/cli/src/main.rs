@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod live;
 mod log;
+mod losses;
 mod metrics;
 mod operate;
 mod port;
