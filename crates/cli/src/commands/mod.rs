@@ -87,6 +87,19 @@ pub(crate) fn report_times(name: &str, notes: Notes) {
     }
 }
 
+/// The mean of `n` values with this sum; none without a value.
+fn ratio(sum: u64, n: u64) -> Option<f64> {
+    (n > 0).then(|| sum as f64 / n as f64)
+}
+
+/// Says of how many packets, if any, a replay has changed the times, which ran backwards.
+fn report_backwards(packets: u64) {
+    if packets > 0 {
+        let packets = plural(packets, "packet");
+        warn!("the times of {packets} ran backwards; they count as coming with the one before");
+    }
+}
+
 /// Prints a result in the format asked for, and does the checks.
 fn finish(
     reporting: &Reporting,

@@ -12,12 +12,11 @@ use serde_json::{Value, json};
 use slipstream::io::capture::CaptureReader;
 use slipstream::new_file::is_stdout;
 use slipstream::reframe::compress::GroStats;
-use slipstream::reframe::{AutoStats, Cause, ReframeConfig};
+use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig, ReframeStats};
 use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
-use slipstream_report::{Table, count, number, plural, time};
-use tracing::warn;
+use slipstream_report::{Table, count, number, time};
 
-use super::{Outcome, reframe_live, report_damage};
+use super::{Outcome, ratio, reframe_live, report_backwards, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live::run_error;
@@ -138,12 +137,7 @@ fn print(
     truncated_at_byte: Option<u64>,
     live: Option<&reframe_live::Live>,
 ) -> anyhow::Result<Outcome> {
-    if report.clock_backwards > 0 {
-        warn!(
-            "the times of {} ran backwards; they count as coming with the one before",
-            plural(report.clock_backwards, "packet")
-        );
-    }
+    report_backwards(report.clock_backwards);
     let result = as_json(args, config, report, truncated_at_byte, live);
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
@@ -239,6 +233,50 @@ fn as_table(
     t.row(["", "before", "after"]);
     t.row(["packets", &count(stats.packets_in), &count(stats.packets_out)]);
     t.row(["spatial locality factor (SLF)", &number(stats.slf_in(), 3), &number(stats.slf_out(), 3)]);
+    train_rows(&mut t, &total);
+    added_delay_rows(&mut t, &total);
+    if let Some(price) = stats.prices_ns.first() {
+        t.row(["price of a packet more in a train, at the end", &time(Some(*price as f64))]);
+    }
+    for auto in &stats.auto {
+        let of = match config.class_names().nth(usize::from(auto.class)) {
+            Some(name) if !config.classes.is_empty() => format!(" of class {name}"),
+            _ => String::new(),
+        };
+        t.row([&format!("hold{of} at the end"), &time(Some(auto.hold_ns as f64))]);
+        t.row([&format!("changes of the hold{of}"), &count(auto.changes)]);
+    }
+    if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
+        crate::live::delay_rows(&mut t, excess);
+    }
+    stats.auto.iter().for_each(|auto| other_holds(&mut t, auto));
+    if let Some(gro) = &stats.gro {
+        super_frames(&mut t, gro);
+    }
+    t.title("Also");
+    t.row(["held at most", &count(u64::from(stats.held_max))]);
+    for (label, n) in [
+        ("bypassed", total.packets_bypassed),
+        ("coalesced", total.packets_coalesced),
+        ("passed through unclassified", stats.unclassified),
+        ("still held at the end", stats.held.into()),
+        ("not sent", live.map_or(0, |l| l.not_sent)),
+        ("lost before they came in", live.map_or(0, |l| l.lost_before)),
+    ] {
+        if n > 0 {
+            t.row([label, &count(n)]);
+        }
+    }
+    let per_packet = ratio(report.cpu_ns, stats.packets_in);
+    t.row(["CPU a packet", &time(per_packet)]);
+    if !config.classes.is_empty() {
+        class_rows(&mut t, config, stats);
+    }
+    t.render(ui::columns())
+}
+
+/// The rows about trains: their number and lengths, and why they left.
+fn train_rows(t: &mut Table, total: &ClassStats) {
     t.title("Trains");
     t.row(["trains", &count(total.trains)]);
     t.row(["packets a train, mean", &number(total.mean_train(), 3)]);
@@ -258,80 +296,54 @@ fn as_table(
     for (cause, n) in Cause::ALL.iter().zip(total.released).filter(|(_, n)| *n > 0) {
         t.row([&format!("released by {}", cause.name()), &count(n)]);
     }
+}
+
+/// The rows about the time for which packets were held.
+fn added_delay_rows(t: &mut Table, total: &ClassStats) {
     t.title("Added delay");
     let d = &total.delay;
     t.row(["mean", &time(d.mean())]);
     t.row(["median", &time(d.quantile(0.5))]);
     t.row(["99th percentile", &time(d.quantile(0.99))]);
     t.row(["longest", &time(d.max().map(|m| m as f64))]);
-    t.row(["futile wait (trains of one), mean", &time(mean(total.futile_wait_ns, total.futile_trains))]);
+    t.row(["futile wait (trains of one), mean", &time(ratio(total.futile_wait_ns, total.futile_trains))]);
     t.row(["trains that waited in vain", &count(total.futile_trains)]);
-    if let Some(price) = stats.prices_ns.first() {
-        t.row(["price of a packet more in a train, at the end", &time(Some(*price as f64))]);
+}
+
+/// The rows about the holds that a class with a hold of its own choice has tried.
+fn other_holds(t: &mut Table, auto: &AutoStats) {
+    t.title("Other holds, for one flow in some, of late");
+    t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
+    for (hold_ns, o) in &auto.tried {
+        t.row([
+            Duration(*hold_ns).to_string(),
+            number(ratio(o.packets, o.trains), 3),
+            time(ratio(o.delay_ns, o.packets)),
+            time(ratio(o.futile_wait_ns, o.packets)),
+        ]);
     }
-    for auto in &stats.auto {
-        let of = match config.class_names().nth(usize::from(auto.class)) {
-            Some(name) if !config.classes.is_empty() => format!(" of class {name}"),
-            _ => String::new(),
-        };
-        t.row([&format!("hold{of} at the end"), &time(Some(auto.hold_ns as f64))]);
-        t.row([&format!("changes of the hold{of}"), &count(auto.changes)]);
+}
+
+/// The rows about classes.
+fn class_rows(t: &mut Table, config: &ReframeConfig, stats: &ReframeStats) {
+    t.title("Classes");
+    t.row(["", "packets", "SLF before", "after", "mean train", "delay, mean", "futile wait, mean"]);
+    for (name, s) in config.class_names().zip(&stats.classes) {
+        t.row([
+            name.to_owned(),
+            count(s.packets_in),
+            number(s.slf_in(), 3),
+            number(s.slf_out(), 3),
+            number(s.mean_train(), 3),
+            time(s.delay.mean()),
+            time(ratio(s.futile_wait_ns, s.futile_trains)),
+        ]);
     }
-    if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
-        crate::live::delay_rows(&mut t, excess);
-    }
-    for auto in &stats.auto {
-        t.title("Other holds, for one flow in some, of late");
-        t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
-        for (hold_ns, o) in &auto.tried {
-            t.row([
-                Duration(*hold_ns).to_string(),
-                number(mean(o.packets, o.trains), 3),
-                time(mean(o.delay_ns, o.packets)),
-                time(mean(o.futile_wait_ns, o.packets)),
-            ]);
+    for (class, flows) in config.classes.iter().zip(&stats.heavy_flows) {
+        if let Some(flows) = flows {
+            t.row([&format!("heavy flows of {} at the end", class.name), &count(*flows as u64)]);
         }
     }
-    if let Some(gro) = &stats.gro {
-        super_frames(&mut t, gro);
-    }
-    t.title("Also");
-    t.row(["held at most", &count(u64::from(stats.held_max))]);
-    for (label, n) in [
-        ("bypassed", total.packets_bypassed),
-        ("coalesced", total.packets_coalesced),
-        ("passed through unclassified", stats.unclassified),
-        ("still held at the end", stats.held.into()),
-        ("not sent", live.map_or(0, |l| l.not_sent)),
-        ("lost before they came in", live.map_or(0, |l| l.lost_before)),
-    ] {
-        if n > 0 {
-            t.row([label, &count(n)]);
-        }
-    }
-    let per_packet = mean(report.cpu_ns, stats.packets_in);
-    t.row(["CPU a packet", &time(per_packet)]);
-    if !config.classes.is_empty() {
-        t.title("Classes");
-        t.row(["", "packets", "SLF before", "after", "mean train", "delay, mean", "futile wait, mean"]);
-        for (name, s) in config.class_names().zip(&stats.classes) {
-            t.row([
-                name.to_owned(),
-                count(s.packets_in),
-                number(s.slf_in(), 3),
-                number(s.slf_out(), 3),
-                number(s.mean_train(), 3),
-                time(s.delay.mean()),
-                time(mean(s.futile_wait_ns, s.futile_trains)),
-            ]);
-        }
-        for (class, flows) in config.classes.iter().zip(&stats.heavy_flows) {
-            if let Some(flows) = flows {
-                t.row([&format!("heavy flows of {} at the end", class.name), &count(*flows as u64)]);
-            }
-        }
-    }
-    t.render(ui::columns())
 }
 
 /// The rows about super-frames.
@@ -344,8 +356,4 @@ fn super_frames(t: &mut Table, gro: &GroStats) {
     for (reason, packets) in gro.refused() {
         t.row([&format!("not joined: {}", reason.name().replace('_', " ")), &count(packets)]);
     }
-}
-
-fn mean(sum: u64, n: u64) -> Option<f64> {
-    (n > 0).then(|| sum as f64 / n as f64)
 }

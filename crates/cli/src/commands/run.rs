@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::bail;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::pipeline::{Plan, PlannedStage};
-use slipstream::runtime::{Pace, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{ContextCounts, Driver, Pace};
+use slipstream::runtime::{RunReport, ServiceTimeReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
-use slipstream_report::{Table, count, plural, time};
+use slipstream_report::{Table, count, time};
 use tracing::warn;
 
-use super::{Outcome, pipeline, report_damage};
+use super::{Outcome, pipeline, ratio, report_backwards, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live::{self, is_detour, is_port, packets_in};
@@ -48,40 +49,17 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .flatten()
         .try_for_each(|name| refuse_unbuilt(name).and_then(|()| refuse_misspelt(name)))?;
     let plan = ui::reading(|| pipeline::plan(&args.pipeline))?;
-    let mut options = live::options(&args.live, live::is_live(&plan))?;
-    live::refuse_threads(&plan, args.workers)?;
-    let asked = args.state.is_some() || args.session_log.is_some() || args.log_denied;
-    if asked && !live::is_live(&plan) {
-        bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
-    }
-    refuse_shared(outputs(args), args.pipeline.config.as_deref())?;
-    for (option, path) in outputs(args) {
-        let used = path.and_then(|path| Some((path, plan.in_use(path)?)));
-        used.map_or(Ok(()), |(path, used)| Err(would_replace(option, path, &used)))?;
-    }
+    let is_live = live::is_live(&plan);
+    let mut options = live::options(&args.live, is_live)?;
+    refuse_options(args, &plan)?;
     let again = args.pipeline.clone();
-    let read = move || {
-        again.config.as_deref().map_or(Ok(()), refuse_endless)?;
-        let plan = pipeline::plan(&again)?;
-        read_anew(&plan).try_for_each(refuse_endless)?;
-        Ok(plan)
-    };
+    let read = move || read_again(&again);
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
     operation.state =
         args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable)).transpose()?;
     options.operator = operation.operator.clone();
     options.fast = args.pace == Some(cli::Pace::Fast);
-    let slowed_down = args.pace == Some(cli::Pace::Real) && !live::is_live(&plan);
-    if slowed_down && args.workers > 1 {
-        bail!("--pace real goes with one worker where no port is live");
-    }
     if args.poll_log.is_some() {
-        if !live::is_live(&plan) {
-            bail!("--poll-log is for live ports: a replay doesn't poll");
-        }
-        if args.live.shards > 1 {
-            bail!("--poll-log is of one thread; leave out --shards");
-        }
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
     // Where it can't be written, that is said now and not after hours.
@@ -98,11 +76,11 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
     operation.shards = sharded.map(Mutex::new);
-    if live::is_live(&plan) {
+    if is_live {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
     let looks_up_apart = args.workers > 1 && run.has_contexts();
-    let pace = if slowed_down { Pace::Real } else { Pace::Fast };
+    let pace = if is_slowed_down(args, &plan) { Pace::Real } else { Pace::Fast };
     let mut driver = run.strict(args.damage.strict).live(options).pace(pace);
     if let Some(address) = args.metrics {
         let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
@@ -121,19 +99,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     // Nobody reads at stdout where the log of sessions got stuck there.
     let stuck = sessions.is_some_and(|sessions| !sessions.finish(&mut run, operation.state.is_some()));
     let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| live::write_poll_log(log, file));
-    let mut damage = Vec::new();
-    for reader in run.captures() {
-        if let Some(byte) = report_damage(reader, args.damage.strict)? {
-            damage.push(json!({ "file": reader.name(), "byte": byte }));
-        }
-    }
-    let backwards: u64 = report.sources.iter().map(|s| s.clock_backwards).sum();
-    if backwards > 0 {
-        warn!(
-            "the times of {} ran backwards; they count as coming with the one before",
-            plural(backwards, "packet")
-        );
-    }
+    let damage = damage(&run, args.damage.strict)?;
+    report_backwards(report.sources.iter().map(|s| s.clock_backwards).sum());
     // Ports close what they write to.
     drop(run);
     let mut result = as_json(&report, damage);
@@ -159,6 +126,54 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
+}
+
+/// Refuses options that don't go with the pipeline or with each other, and files that are in use.
+fn refuse_options(args: &cli::Run, plan: &Plan) -> anyhow::Result<()> {
+    let is_live = live::is_live(plan);
+    live::refuse_threads(plan, args.workers)?;
+    if !is_live && (args.state.is_some() || args.session_log.is_some() || args.log_denied) {
+        bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
+    }
+    refuse_shared(outputs(args), args.pipeline.config.as_deref())?;
+    for (option, path) in outputs(args) {
+        let used = path.and_then(|path| Some((path, plan.in_use(path)?)));
+        used.map_or(Ok(()), |(path, used)| Err(would_replace(option, path, &used)))?;
+    }
+    if is_slowed_down(args, plan) && args.workers > 1 {
+        bail!("--pace real goes with one worker where no port is live");
+    }
+    if args.poll_log.is_some() && !is_live {
+        bail!("--poll-log is for live ports: a replay doesn't poll");
+    }
+    if args.poll_log.is_some() && args.live.shards > 1 {
+        bail!("--poll-log is of one thread; leave out --shards");
+    }
+    Ok(())
+}
+
+/// Returns true for a replay that is to take as long as its capture did.
+fn is_slowed_down(args: &cli::Run, plan: &Plan) -> bool {
+    args.pace == Some(cli::Pace::Real) && !live::is_live(plan)
+}
+
+/// The plan as its files have it now, for a reload.
+fn read_again(pipeline: &cli::PipelineArgs) -> anyhow::Result<Plan> {
+    pipeline.config.as_deref().map_or(Ok(()), refuse_endless)?;
+    let plan = super::pipeline::plan(pipeline)?;
+    read_anew(&plan).try_for_each(refuse_endless)?;
+    Ok(plan)
+}
+
+/// The captures that turned out to be damaged, each with the byte at which it is.
+fn damage(run: &Driver, strict: bool) -> anyhow::Result<Vec<Value>> {
+    let mut damage = Vec::new();
+    for reader in run.captures() {
+        if let Some(byte) = report_damage(reader, strict)? {
+            damage.push(json!({ "file": reader.name(), "byte": byte }));
+        }
+    }
+    Ok(damage)
 }
 
 /// Files that are written beside what stages write.
@@ -192,6 +207,10 @@ fn refuse_endless(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn counters(counters: &[(&'static str, u64)]) -> Value {
+    Value::Object(counters.iter().map(|(name, n)| ((*name).to_owned(), (*n).into())).collect())
+}
+
 fn drops(drops: &Drops) -> Value {
     Value::Object(drops.iter().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect())
 }
@@ -209,8 +228,6 @@ fn packets_out(report: &RunReport) -> u64 {
 
 pub(super) fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
     let stage = |s: &StageReport| {
-        let counters: Map<String, Value> =
-            s.counters.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
         json!({
             "name": s.name,
             "type": s.kind,
@@ -223,19 +240,17 @@ pub(super) fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "dropped": drops(&s.drops),
             "excess_delay_ns": s.excess.as_ref().map(live::delay_json),
             "transit_ns": s.transit.as_ref().filter(|t| t.count() > 0).map(live::delay_json),
-            "counters": counters,
+            "counters": counters(&s.counters),
             "report": s.report,
         })
     };
     let source = |s: &SourceReport| {
-        let counters: Map<String, Value> =
-            s.counters.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
         json!({
             "name": s.name,
             "type": s.kind,
             "packets": s.packets,
             "clock_backwards": s.clock_backwards,
-            "counters": counters,
+            "counters": counters(&s.counters),
         })
     };
     json!({
@@ -271,10 +286,6 @@ pub(super) fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
     })
 }
 
-fn ratio(sum: u64, n: u64) -> Option<f64> {
-    (n > 0).then(|| sum as f64 / n as f64)
-}
-
 fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
     let mut t = Table::default();
     t.title("Packets");
@@ -284,9 +295,38 @@ fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
         t.row([&format!("dropped: {reason}"), &count(n)]);
     }
     t.row(["CPU a packet", &time(ratio(report.cpu_ns, packets_in(report)))]);
+    stage_rows(&mut t, &report.stages);
+    if !report.shards.is_empty() {
+        shard_rows(&mut t, &report.shards);
+    }
+    if let Some(excess) = live::excess(report) {
+        live::delay_rows(&mut t, &excess);
+    }
+    if let Some(own) = &report.service_time {
+        service_time_rows(&mut t, own);
+    }
+    if looks_up_apart && report.contexts.is_none() {
+        t.title("Flow contexts");
+        t.row(["none", "each thread's own would take more than `context_memory` gives"]);
+    }
+    if let Some(contexts) = &report.contexts {
+        context_rows(&mut t, contexts);
+    }
+    let sources = report.sources.iter().map(|s| (format!("{} (in)", s.name), &s.counters));
+    let stages = report.stages.iter().map(|s| (s.name.clone(), &s.counters));
+    for (title, counters) in sources.chain(stages).filter(|(_, counters)| !counters.is_empty()) {
+        t.title(title);
+        for (name, n) in counters {
+            t.row([name.replace('_', " "), count(*n)]);
+        }
+    }
+    t.render(ui::columns())
+}
+
+fn stage_rows(t: &mut Table, stages: &[StageReport]) {
     t.title("Stages");
     t.row(["", "type", "packets", "a batch", "a train", "wall ns a packet", "dropped"]);
-    for s in &report.stages {
+    for s in stages {
         let mean = |n| ratio(s.tally.packets, n).map_or("–".into(), |v: f64| format!("{v:.1}"));
         t.row([
             s.name.clone(),
@@ -298,56 +338,38 @@ fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
             count(s.drops.total()),
         ]);
     }
-    if !report.shards.is_empty() {
-        t.title("Shards");
-        t.row(["", "in", "out", "from others", "CPU"]);
-        for (n, shard) in report.shards.iter().enumerate() {
-            let counters = shard.sources.iter().flat_map(|s| &s.counters);
-            let handed: u64 = counters.filter(|(name, _)| *name == "from_other_shards").map(|(_, n)| n).sum();
-            t.row([
-                n.to_string(),
-                count(packets_in(shard)),
-                count(packets_out(shard)),
-                count(handed),
-                time(Some(shard.cpu_ns as f64)),
-            ]);
-        }
+}
+
+fn shard_rows(t: &mut Table, shards: &[RunReport]) {
+    t.title("Shards");
+    t.row(["", "in", "out", "from others", "CPU"]);
+    for (n, shard) in shards.iter().enumerate() {
+        let handed: u64 = shard.sources.iter().filter_map(|s| s.counter("from_other_shards")).sum();
+        t.row([
+            n.to_string(),
+            count(packets_in(shard)),
+            count(packets_out(shard)),
+            count(handed),
+            time(Some(shard.cpu_ns as f64)),
+        ]);
     }
-    if let Some(excess) = live::excess(report) {
-        live::delay_rows(&mut t, &excess);
-    }
-    if let Some(own) = &report.service_time {
-        t.title("The engine's own time");
-        t.row(["passed", &time(Some(own.elapsed_ns as f64))]);
-        t.row(["polls", &count(own.polls)]);
-        t.row(["interrupted", &count(own.interrupted)]);
-        t.row(["left out for that", &time(Some(own.interruptions_ns as f64))]);
-        t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
-        t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
-    }
-    if looks_up_apart && report.contexts.is_none() {
-        t.title("Flow contexts");
-        t.row(["none", "each thread's own would take more than `context_memory` gives"]);
-    }
-    if let Some(contexts) = &report.contexts {
-        t.title("Flow contexts");
-        t.row(["trains looked up", &count(contexts.lookups)]);
-        t.row(["of them by number", &count(contexts.by_number)]);
-        t.row(["flows that began", &count(contexts.begun)]);
-        t.row(["made room for others", &count(contexts.evicted)]);
-        t.row(["trains without", &count(contexts.without)]);
-    }
-    for s in report.sources.iter().filter(|s| !s.counters.is_empty()) {
-        t.title(format!("{} (in)", s.name));
-        for (name, n) in &s.counters {
-            t.row([name.replace('_', " "), count(*n)]);
-        }
-    }
-    for s in report.stages.iter().filter(|s| !s.counters.is_empty()) {
-        t.title(s.name.clone());
-        for (name, n) in &s.counters {
-            t.row([name.replace('_', " "), count(*n)]);
-        }
-    }
-    t.render(ui::columns())
+}
+
+fn service_time_rows(t: &mut Table, own: &ServiceTimeReport) {
+    t.title("The engine's own time");
+    t.row(["passed", &time(Some(own.elapsed_ns as f64))]);
+    t.row(["polls", &count(own.polls)]);
+    t.row(["interrupted", &count(own.interrupted)]);
+    t.row(["left out for that", &time(Some(own.interruptions_ns as f64))]);
+    t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
+    t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
+}
+
+fn context_rows(t: &mut Table, contexts: &ContextCounts) {
+    t.title("Flow contexts");
+    t.row(["trains looked up", &count(contexts.lookups)]);
+    t.row(["of them by number", &count(contexts.by_number)]);
+    t.row(["flows that began", &count(contexts.begun)]);
+    t.row(["made room for others", &count(contexts.evicted)]);
+    t.row(["trains without", &count(contexts.without)]);
 }
