@@ -50,6 +50,8 @@ struct Report {
     weight: String,
     aggregate: String,
     epoch: String,
+    /// The epochs are sliding windows.
+    windows: bool,
     tunnel: String,
     seed: u64,
     memory_bytes: usize,
@@ -228,6 +230,7 @@ fn report(
         weight: name_of(args.weight),
         aggregate: name_of(if kind.takes_values() { cli::Aggregate::Off } else { args.aggregate }),
         epoch: epoch.to_string(),
+        windows: sliding.is_some(),
         tunnel: name_of(args.tunnel),
         seed: args.seed,
         memory_bytes: result.memory_bytes,

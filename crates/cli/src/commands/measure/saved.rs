@@ -71,6 +71,7 @@ pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) 
         weight: about.weight.clone(),
         aggregate: about.aggregate.clone(),
         epoch: about.epoch.clone(),
+        windows: false,
         tunnel: about.tunnel.clone(),
         seed: about.seed,
         memory_bytes: 0,

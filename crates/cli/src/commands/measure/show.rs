@@ -187,8 +187,7 @@ fn as_table(r: &Report) -> String {
     if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
         t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);
     }
-    let windows = r.epoch.contains(" every ");
-    let what = if windows { "Window" } else { "Epoch" };
+    let what = if r.windows { "Window" } else { "Epoch" };
     let first = r.epochs.iter().find(|e| e.span.packets > 0).map_or(0, |e| e.span.start_ns);
     for (i, e) in r.epochs.iter().enumerate() {
         let since = |ns: u64| Duration(ns.saturating_sub(first));
@@ -204,7 +203,7 @@ fn as_table(r: &Report) -> String {
         ));
         match &e.answer {
             Answer::Keys { .. } if i == 0 && r.task == Task::HeavyChanges => {
-                t.row([if windows {
+                t.row([if r.windows {
                     "changes: from the second window on"
                 } else {
                     "changes: from the second epoch on; a shorter --epoch makes more epochs"
