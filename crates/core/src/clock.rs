@@ -90,7 +90,7 @@ pub mod stand_in {
         static TIME: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// It is this time, in ns; none: the real clock counts again.
+    /// Sets the time, in ns; with none the real clock counts again.
     pub fn set(time: Option<u64>) {
         TIME.set(time);
     }

@@ -129,7 +129,7 @@ impl<'a> KeySlice<'a> {
         self.keys.get(at).map(|key| self.key_of(*key))
     }
 
-    /// Those from this place on.
+    /// The keys of the packets from this place on.
     #[inline(always)]
     #[must_use]
     pub fn after(&self, at: usize) -> Self {

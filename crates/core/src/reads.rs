@@ -32,13 +32,13 @@ impl Reads {
         Self((mask as u64 & 0xff_ffff) << 32)
     }
 
-    /// These fields and those.
+    /// The fields of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns true if all of these fields are among them.
+    /// Returns true if all fields of `other` are among these.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

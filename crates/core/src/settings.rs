@@ -263,6 +263,9 @@ impl Kind {
     }
 
     /// The value of what was written. Paths are relative to `base`.
+    ///
+    /// # Errors
+    /// What was written is no value of this kind or is out of its range, or a file of rules can't be used.
     pub fn parse(&self, literal: &Literal, base: &Path) -> Result<Value, Wrong> {
         let text = match (self, literal) {
             (Self::List(kind), Literal::List(all)) => {
@@ -316,23 +319,7 @@ impl Kind {
             Self::Words(words) if words.iter().any(|w| w.0 == text) => Ok(Value::Text(text.to_owned())),
             Self::Words(words) => Err(Wrong::new(format!("{text:?} is not possible here"))
                 .hint(did_you_mean(text, words.iter().map(|w| w.0)))),
-            Self::Rules => {
-                let rule = match text.strip_prefix('@') {
-                    Some(file) => {
-                        let path = file_at(base, file);
-                        return match Rule::parse_file(&path) {
-                            Ok(rule) => Ok(Value::RulesIn(path, rule)),
-                            Err(error) => Err(Wrong::new(error.to_string())),
-                        };
-                    }
-                    None => Rule::parse(text),
-                };
-                rule.map(Value::Rules).map_err(|e| Wrong {
-                    message: format!("in the rule: {}", e.message),
-                    hint: e.hint,
-                    offset: e.offset,
-                })
-            }
+            Self::Rules => rules(text, base),
             Self::File if text.is_empty() => {
                 Err(Wrong::new("the name of a file is empty").hint("name a file, or leave the setting out"))
             }
@@ -345,6 +332,22 @@ impl Kind {
             Self::List(kind) => kind.parse_text(text, base).map(|v| Value::List(vec![v])),
         }
     }
+}
+
+/// Rules from their text, or from the file that it names behind an `@`.
+fn rules(text: &str, base: &Path) -> Result<Value, Wrong> {
+    if let Some(file) = text.strip_prefix('@') {
+        let path = file_at(base, file);
+        return match Rule::parse_file(&path) {
+            Ok(rule) => Ok(Value::RulesIn(path, rule)),
+            Err(error) => Err(Wrong::new(error.to_string())),
+        };
+    }
+    Rule::parse(text).map(Value::Rules).map_err(|error| Wrong {
+        message: format!("in the rule: {}", error.message),
+        hint: error.hint,
+        offset: error.offset,
+    })
 }
 
 /// The file of a name that is relative to `base`; `-` is stdin wherever the name stands.

@@ -408,7 +408,10 @@ impl Verdict {
         verdicts.iter().fold(0, |all, verdict| all | verdict.0) == Self::PASS.0
     }
 
-    /// The port, or why the packet is dropped; of [`Verdict::KEPT`] neither is to be asked.
+    /// The port that the packet leaves by. Of [`Verdict::KEPT`] it is not to be asked.
+    ///
+    /// # Errors
+    /// The reason why the packet is dropped.
     #[inline]
     pub fn outcome(self) -> Result<u8, DropReason> {
         if self.0 < Self::MAX_PORTS {

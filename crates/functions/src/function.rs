@@ -258,7 +258,7 @@ pub trait NetworkFunction: Observe {
 pub enum LeavesAs {
     /// It stays as it was.
     Before,
-    /// It follows from this and the key before.
+    /// It is another one, which follows from these words and the key before.
     Changed([u64; 2]),
     /// Nobody says: another packet of the train may get another one.
     Unknown,

@@ -33,7 +33,7 @@ impl Heavy {
     /// By class, from the first after the default one; empty where none is about heavy flows.
     ///
     /// # Errors
-    /// There is nobody to count.
+    /// [`ConfigError::NobodyCounts`] for a class of heavy flows where the settings bring no counter of them.
     pub(crate) fn of_classes(config: &ReframeConfig) -> Result<Vec<Option<Self>>, ConfigError> {
         if config.classes.iter().all(|c| c.top.is_none()) {
             return Ok(Vec::new());

@@ -117,7 +117,7 @@ pub struct FlowTable {
     long_probes: u64,
     /// The flow that [`FlowTable::continues`] was last asked about; [`NONE`] once its entry went to another.
     last: u32,
-    /// That flow's key when its entry went to another.
+    /// The key of the flow that was last asked about, where its entry went to another.
     last_key: ([u64; 2], WideKey),
 }
 

@@ -49,9 +49,9 @@ pub struct Reframe {
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
     /// as they are.
     pub(super) plain: bool,
-    /// That, but for a hold of 0 at present.
+    /// As `plain`, but that the hold may be 0 at present.
     pub(super) plain_while_held: bool,
-    /// The same, but that the hold is adaptive.
+    /// As `plain`, but that the hold is adaptive.
     pub(super) plain_adaptive: bool,
     /// Nothing is ever held, and trains leave as they are.
     pub(super) passes: bool,

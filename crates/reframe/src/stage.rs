@@ -306,7 +306,7 @@ impl Stage for ReframeStage {
         FlowUse::MAKES
     }
 
-    /// Those of its table's entries.
+    /// It numbers flows by the entries of its table.
     fn flow_numbers(&self) -> u32 {
         self.reframe.table.limit() as u32
     }

@@ -96,7 +96,7 @@ pub unsafe trait Region: Any + Send {
 pub enum AdoptError {
     /// Units of 64 bytes can't be counted from its beginning.
     Misaligned(usize),
-    /// There are not so many numbers for buffers.
+    /// The region, of so many bytes, is larger than the numbers of buffers can tell apart.
     TooLarge(usize),
     /// Packets that stages make can't be stored when the region is full.
     NoAddresses(usize),

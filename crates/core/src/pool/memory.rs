@@ -201,7 +201,7 @@ impl Memory {
     }
 }
 
-/// There is no more memory to be had.
+/// Ends the program, as the allocator does, where `len` bytes of memory can't be had.
 pub(super) fn exhausted(len: usize) -> ! {
     handle_alloc_error(Layout::from_size_align(len, ALIGNED).unwrap_or(Layout::new::<u8>()))
 }

@@ -10,7 +10,7 @@ use super::{SLAB_BYTES, SLAB_UNITS, UNIT};
 pub(super) struct Slabs {
     /// The start of the first one, in units.
     origin: usize,
-    /// So many were given out, or lie before such.
+    /// Number of slabs up to the last one that is used.
     count: usize,
     /// Slabs that nobody uses: where each stretch of them begins, and how many it has; in order, with others
     /// between them.
@@ -55,7 +55,7 @@ impl Slabs {
         (self.origin + first * SLAB_UNITS) as u32
     }
 
-    /// So many slabs for one packet.
+    /// Takes `n` slabs in a row for one packet; returns where they begin, in units.
     pub(super) fn take_oversize(&mut self, n: usize) -> u32 {
         let id = self.take(n);
         self.oversize.push((id, n));

@@ -83,7 +83,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Those from `start` on.
+    /// The lengths of what lies from byte `start` of the packet on.
     #[inline]
     #[must_use]
     pub fn behind(self, start: u32) -> Self {

@@ -10,7 +10,7 @@ pub enum RegisterError {
     /// Another type has its name.
     #[error("there is a stage type `{0}` already")]
     Taken(&'static str),
-    /// It couldn't be written in a graph.
+    /// The name of the type or of one of its settings couldn't be written in a graph.
     #[error("`{0}` can't be the name of a stage type or setting: a-z, then a-z, 0-9 and _")]
     Name(&'static str),
     /// Two of its settings have one name.
@@ -98,7 +98,7 @@ impl Registry {
         Self { types: types.to_vec(), shared: Vec::new() }
     }
 
-    /// These and no others, whose stages may run on several threads.
+    /// A registry of these types and no others, whose stages may all run on several threads.
     ///
     /// # Safety
     /// As for [`register_shared`](Self::register_shared), of every one of them.

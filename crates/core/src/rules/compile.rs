@@ -359,7 +359,7 @@ impl Program {
     fn new(node: &Node) -> Self {
         let mut steps = Vec::new();
         let first = emit(node, ACCEPT, REJECT, &mut steps);
-        // They were laid down from the last to the first.
+        // `emit` lays a step down behind those that it leads to.
         steps.reverse();
         let count = u32::try_from(steps.len()).unwrap_or(REJECT);
         let turned = |at: u32| if at < count { count - 1 - at } else { at };

@@ -50,7 +50,7 @@ pub enum Test {
     Flags {
         /// The flags that are looked at.
         mask: u8,
-        /// Those of them that are set.
+        /// The flags among them that must be set; the others must not.
         value: u8,
     },
     /// A VLAN tag; or a tag whose id is in one of the ranges.

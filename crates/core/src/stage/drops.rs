@@ -96,7 +96,7 @@ impl OwnReason {
 }
 
 impl DropReason {
-    /// Those that are no type's own, in the order of their numbers.
+    /// The reasons that stages of any type may have, in the order of their numbers.
     pub const GENERAL: [Self; 26] = [
         Self::Discarded,
         Self::Unconnected,

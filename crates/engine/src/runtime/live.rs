@@ -114,7 +114,7 @@ impl Excess {
         }
     }
 
-    /// These packets, which nobody held, are about to leave.
+    /// Notes when these packets, which nobody held and which are about to leave, were due.
     pub(super) fn leaving_unread(&mut self, pool: &Pool, frames: &[Frame]) {
         self.due.clear();
         if let [first, .., last] = frames
@@ -144,7 +144,7 @@ impl Excess {
         self.clock = clock;
     }
 
-    /// It has left.
+    /// Notes that the packets that were about to leave have left.
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
         self.last_left = now;

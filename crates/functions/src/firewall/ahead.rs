@@ -43,7 +43,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// It says nothing.
+    /// Nothing is known of the flow.
     pub(super) const NOTHING: Self = Self { connection: NONE, rule: NONE, state: CtState::Invalid };
 }
 

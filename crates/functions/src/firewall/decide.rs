@@ -228,7 +228,7 @@ impl FirewallStage {
         let seen = self.tracked.as_ref().map(|(_, seen)| *seen);
         let rule = match seen.filter(|_| found.by_context) {
             Some(seen) if seen.state == found.kept.state => Some(found.kept.rule).filter(|r| *r != NONE),
-            // It was not taken through the trees.
+            // The context was to have the rule, so that the trees were not asked ahead.
             Some(_) => self.firewall.lookup(packet),
             None => self.first_rule(found, packet),
         };

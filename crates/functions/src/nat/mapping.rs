@@ -67,7 +67,7 @@ pub(super) struct Mappings {
     statics: Statics,
     /// Addresses of the pool, by the numbers that mappings have of them; some may be there no longer.
     pool: Vec<u32>,
-    /// Those that are in the pool now, in order, each with its number.
+    /// The addresses that are in the pool now, in order, each with its number.
     active: Vec<(u32, u32)>,
     ports: Ports,
     pooling: Pooling,

@@ -153,7 +153,7 @@ const MOST_SAVED: u64 = 4;
 impl Steering {
     /// Packets after which the counters are looked at.
     pub(super) const LOOK: u32 = 256;
-    /// So many windows at the beginning go faster.
+    /// Number of windows at the beginning in which the price is followed faster.
     const FAST: u32 = 16;
 
     /// In 64ths of the aim: what is so far from it, or further, is followed twice as fast. What was spent too

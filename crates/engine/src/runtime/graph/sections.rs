@@ -615,7 +615,7 @@ impl Sections {
     /// Makes one pipeline of all sections again.
     ///
     /// # Errors
-    /// That of the first stage that could not go on.
+    /// The error of the first stage that could not go on.
     pub(in crate::runtime) fn rejoin(&self, pipeline: &mut Pipeline) -> Result<(), StageError> {
         let mut result = Ok(());
         let mut counts = pipeline.end_contexts();

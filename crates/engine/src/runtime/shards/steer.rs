@@ -42,10 +42,10 @@ pub(crate) enum By {
 /// The hash by which connections are led to shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Hash {
-    /// That of the kernel's packet filter ([`spread`]).
+    /// The hash of the kernel's packet filter ([`spread`]).
     #[default]
     Filter,
-    /// That of network cards: the Toeplitz hash with a symmetric key.
+    /// The hash of network cards: the Toeplitz hash with a symmetric key.
     Rss,
 }
 
@@ -166,7 +166,7 @@ pub(super) type DatagramKey = ([[u8; 16]; 2], u32, u8);
 pub(super) enum Led {
     /// To this shard.
     To(u32),
-    /// There, and so go all other fragments of this datagram.
+    /// To this shard, as the first fragment of this datagram, whose others go there, too.
     First(DatagramKey, u32),
     /// Nobody knows yet: it is a later fragment of this datagram, whose first one has not come. By its
     /// addresses it would go to this shard.

@@ -66,9 +66,9 @@ pub(super) fn look_up(cx: &mut Context<'_>, batch: &mut Batch, place: usize) {
 enum Numbers {
     /// Its packets may have another key than the first of their train, so that they can't be looked up.
     Never,
-    /// They have none yet, or others.
+    /// None yet, or numbers that a stage before gave: flows are to be looked up.
     Unknown,
-    /// They have theirs.
+    /// Those of the contexts that were looked up before.
     Known,
 }
 
