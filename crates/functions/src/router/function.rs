@@ -123,14 +123,7 @@ impl NetworkFunction for Router {
         verdicts: &mut [Verdict],
     ) {
         match *decision {
-            Decision::Forward { port, mtu, macs } => {
-                // All of them are of the first one's link type, as they agree in where IP begins. The last
-                // one may be gone once it was forwarded.
-                let last = if let [_, .., last] = &*frames { Some(last.buf) } else { None };
-                let capture = last.map(|buf| fx.cx.pool.meta(buf).interface);
-                self.forward(fx, (port, mtu, macs), frames, verdicts);
-                self.capture = capture.unwrap_or(self.capture);
-            }
+            Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
             other => {
                 let capture = frames.last().and_then(|last| self.capture_of(fx.cx, last));
                 self.apply_other(fx, other, frames, verdicts);
