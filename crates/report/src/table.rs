@@ -106,19 +106,65 @@ fn widths(rows: &[Row]) -> Vec<usize> {
     (0..columns).map(|c| width(c).unwrap_or(0)).collect()
 }
 
-/// Rows of figures. Where a terminal would break lines anywhere, a label that is too long for it gets a line
-/// of its own.
+/// The columns that a row takes, with the space before each.
+fn full(widths: &[usize]) -> usize {
+    widths.iter().map(|w| w + 2).sum()
+}
+
+/// Rows of figures. Where a terminal would break lines anywhere, the names of columns are wrapped, and a
+/// label that is too long for it gets a line of its own.
 fn figures(rows: &[Row], terminal: Option<usize>, out: &mut String) {
     let mut widths = widths(rows);
-    let full = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
+    let named = terminal.and_then(|columns| named_over_lines(rows, columns, &mut widths));
+    let rows = match (&named, rows) {
+        (Some(head), [_, rest @ ..]) => {
+            lines_of(head, terminal, &mut widths.clone(), out);
+            rest
+        }
+        _ => rows,
+    };
+    lines_of(rows, terminal, &mut widths, out);
+}
+
+/// The row that names the columns as several ones, in columns that are only as wide as the terminal has room
+/// for; none where they need not be or have no words to wrap between.
+fn named_over_lines(rows: &[Row], terminal: usize, widths: &mut [usize]) -> Option<Vec<Row>> {
+    let (head, rest) = rows.split_first().filter(|(head, rest)| head.cells.len() > 2 && !rest.is_empty())?;
+    if full(widths) <= terminal {
+        return None;
+    }
+    let figures = self::widths(rest);
+    let word = |cell: &String| cell.split(' ').map(|w| w.chars().count()).max().unwrap_or(0);
+    let least = |c: usize| figures.get(c).copied().max(head.cells.get(c).map(word)).unwrap_or(0);
+    // The widest names give way.
+    while full(widths) > terminal
+        && let Some((_, widest)) =
+            widths.iter_mut().enumerate().skip(1).filter(|(c, w)| **w > least(*c)).max_by_key(|(_, w)| **w)
+    {
+        *widest -= 1;
+    }
+    let cells = head.cells.iter().zip(widths.iter()).enumerate();
+    let cells: Vec<_> =
+        cells.map(|(c, (cell, w))| if c == 0 { vec![cell.clone()] } else { wrapped(cell, *w) }).collect();
+    let high = cells.iter().map(Vec::len).max().unwrap_or(0);
+    // They end where the figures begin.
+    let line = |n: usize| {
+        let part = |cell: &Vec<String>| (n + cell.len()).checked_sub(high).and_then(|n| cell.get(n)).cloned();
+        Row { kind: head.kind, cells: cells.iter().map(|cell| part(cell).unwrap_or_default()).collect() }
+    };
+    Some((0..high).map(line).collect())
+}
+
+/// Rows in columns of these widths; the first one gives way to what the others need.
+fn lines_of(rows: &[Row], terminal: Option<usize>, widths: &mut [usize], out: &mut String) {
     let label = widths.first().copied().unwrap_or(0);
-    let most = terminal.map_or(label, |t| label.min((t + label).saturating_sub(full(&widths)).max(NARROW)));
+    let most = terminal.map_or(label, |t| label.min((t + label).saturating_sub(full(widths)).max(NARROW)));
     if let Some(first) = widths.first_mut() {
         *first = most;
     }
     for row in rows {
         let mut line = String::from("  ");
-        for (c, (cell, width)) in row.cells.iter().zip(&widths).enumerate() {
+        for (c, (cell, width)) in row.cells.iter().zip(&*widths).enumerate() {
             let len = cell.chars().count();
             let pad = " ".repeat(width.saturating_sub(len));
             if c > 0 {
@@ -199,6 +245,36 @@ mod tests {
         assert!(narrow.lines().all(|l| l.chars().count() <= 50), "{narrow}");
         assert!(narrow.contains("443 tcp\n") && narrow.contains("  1,234,567  1,234,568"), "{narrow}");
         assert_eq!(t.render(None).lines().count(), 3, "nothing is broken that goes to a file");
+    }
+
+    /// A table of 94 columns on a terminal of 80, which would break every line of it.
+    #[test]
+    fn names_of_columns_wrap_before_lines_do() {
+        let mut t = Table::default();
+        t.row([
+            "",
+            "flows sent",
+            "received",
+            "packets a flow sent, mean",
+            "largest",
+            "received, mean",
+            "largest",
+        ]);
+        t.row(["10.9.1.1", "210", "210", "390.6", "2,455", "593.0", "3,029"]);
+        let wide = t.render(None);
+        assert_eq!((wide.lines().count(), wide.lines().next().unwrap().chars().count()), (2, 93), "{wide}");
+        assert_eq!(t.render(Some(93)), wide);
+        let lines = t.render(Some(80));
+        let lines: Vec<_> = lines.lines().collect();
+        assert!(lines.iter().all(|l| l.chars().count() <= 80), "{lines:#?}");
+        assert_eq!(lines.len(), 4, "{lines:#?}");
+        assert!(lines[0].trim() == "packets a" && lines[1].contains("flow sent, "), "{lines:#?}");
+        let ends = |line: &str, text: &str| line.split(text).next().map(|l| l.chars().count() + text.len());
+        assert_eq!(ends(lines[1], "flow sent,"), ends(lines[3], "390.6"), "{lines:#?}");
+        assert_eq!(ends(lines[2], "received"), ends(lines[3], "210       210"), "{lines:#?}");
+        // As narrow as its words and figures.
+        let lines = t.render(Some(20));
+        assert!(lines.lines().all(|l| l.chars().count() <= 66), "{lines}");
     }
 
     #[test]
