@@ -1,6 +1,7 @@
 //! Figures of the labs: bars, or lines with the paper's points beside them; as SVG and as CSV.
 
 use slipstream_report::svg::{About, Axis, BarChart, ErrorBar, Join, Line, LineChart};
+use slipstream_report::tick;
 
 /// A figure to draw.
 #[derive(Clone, Debug)]
@@ -281,11 +282,7 @@ impl Plot {
 
 /// A number at a tick.
 fn short(v: f64) -> String {
-    if v >= 100.0 {
-        format!("{v:.0}")
-    } else {
-        format!("{v:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
-    }
+    if v >= 100.0 { format!("{v:.0}") } else { tick(v) }
 }
 
 /// A number as a field of CSV; nothing where there is none.

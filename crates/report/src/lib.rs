@@ -15,5 +15,5 @@ mod text;
 pub use page::{PageError, STYLE, page};
 pub use table::{Sheet, Table};
 pub use text::{
-    bit_rate, count, number, packet_rate, per_second, plural, rates, share, time, visible, with_error,
+    bit_rate, count, number, packet_rate, per_second, plural, rates, share, tick, time, visible, with_error,
 };

@@ -93,6 +93,18 @@ pub fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "–".to_owned(), |v| format!("{v:.decimals$}"))
 }
 
+/// A number at a tick of an axis: as many as four significant digits of it in few characters, so that no two
+/// ticks have the same text.
+#[must_use]
+pub fn tick(value: f64) -> String {
+    let value: f64 = format!("{value:.3e}").parse().unwrap_or(value);
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if v < 1e-3 => format!("{value:e}"),
+        _ => format!("{value}"),
+    }
+}
+
 /// A share as a percentage.
 #[must_use]
 pub fn share(value: Option<f64>) -> String {
@@ -138,6 +150,17 @@ mod tests {
             [with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)],
             ["600 ns", "77 ns", "77 ± 3 ns"]
         );
+    }
+
+    /// The steps of an axis are 1, 2 or 5 times a power of ten, so that every second one may have two digits.
+    #[test]
+    fn ticks_differ() {
+        let of = |step: f64| (0..4).map(|n| tick(f64::from(n) * step)).collect::<Vec<_>>();
+        assert_eq!(of(0.005), ["0", "0.005", "0.01", "0.015"]);
+        assert_eq!(of(5e-4), ["0", "5e-4", "0.001", "0.0015"]);
+        assert_eq!(of(5e-9), ["0", "5e-9", "1e-8", "1.5e-8"]);
+        assert_eq!(of(5e8), ["0", "500000000", "1000000000", "1500000000"]);
+        assert_eq!([0.1 + 0.2, -0.0, 1024.0, 0.0625].map(tick), ["0.3", "0", "1024", "0.0625"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use slipstream_lab::frontier::{Frontier, Point};
 use slipstream_report::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
-use slipstream_report::{count, number, share};
+use slipstream_report::{count, number, share, tick};
 
 use slipstream_stats::Bucket;
 use slipstream_trace::{Distribution, Report, Sequence, Window};
@@ -69,7 +69,7 @@ fn slf(id: &str, report: &Report) -> Option<Figure> {
     };
     let series: Vec<(String, Vec<Bar>)> = sequences.iter().map(|(n, s)| ((*n).to_owned(), bars(s))).collect();
     let chart = BarChart {
-        y: Axis::linear("packets back to back", highest(&series), plain),
+        y: Axis::linear("packets back to back", highest(&series), tick),
         x_label: "holding time".into(),
         groups: std::iter::once("as captured".to_owned()).chain(windows_label(first)).collect(),
         series,
@@ -110,7 +110,7 @@ fn frontier_lines(id: &str, frontier: &Frontier) -> Option<Figure> {
     );
     let chart = LineChart {
         about: about.clone(),
-        x: Axis::linear("packets a train, mean", longest, plain),
+        x: Axis::linear("packets a train, mean", longest, tick),
         y: Axis::log("added delay, mean", 10.0, (low, high.max(low * 10.0)), short_time),
         lines,
         marks: Vec::new(),
@@ -348,21 +348,17 @@ fn highest(series: &[(String, Vec<Bar>)]) -> f64 {
     series.iter().flat_map(|s| &s.1).flatten().map(|b| b.0).fold(0.0, f64::max)
 }
 
-fn plain(v: f64) -> String {
-    format!("{}", (v * 1000.0).round() / 1000.0)
-}
-
 fn percent(v: f64) -> String {
-    format!("{} %", plain(v * 100.0))
+    format!("{} %", tick(v * 100.0))
 }
 
 /// A round count, short: 1, 10, 1k, 10M.
 fn amount(v: f64) -> String {
     match v {
-        ..1e3 => plain(v),
-        1e3..1e6 => format!("{}k", plain(v / 1e3)),
-        1e6..1e9 => format!("{}M", plain(v / 1e6)),
-        _ => format!("{}G", plain(v / 1e9)),
+        ..1e3 => tick(v),
+        1e3..1e6 => format!("{}k", tick(v / 1e3)),
+        1e6..1e9 => format!("{}M", tick(v / 1e6)),
+        _ => format!("{}G", tick(v / 1e9)),
     }
 }
 
@@ -385,6 +381,6 @@ mod tests {
     #[test]
     fn ticks_for_people() {
         assert_eq!([1.0, 1e3, 2e4, 1e7, 1e12].map(amount), ["1", "1k", "20k", "10M", "1000G"]);
-        assert_eq!([0.0, 0.25, 0.005].map(percent), ["0 %", "25 %", "0.5 %"]);
+        assert_eq!([0.0, 0.25, 0.005, 2e-6].map(percent), ["0 %", "25 %", "0.5 %", "2e-4 %"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
-use slipstream_report::{Sheet, Table, number, page};
+use slipstream_report::{Sheet, Table, page, tick};
 
 use super::Figure;
 use crate::replace::Replacement;
@@ -131,18 +131,17 @@ fn y_axis(curves: &Curves) -> Axis {
         }
         Axis::log(curves.y, 10.0, (low, high), short)
     } else {
-        Axis::linear(curves.y, high, short)
+        // Values that no logarithmic axis is made for are as good as 0, and stand there.
+        Axis::linear(curves.y, if curves.log && high <= LEAST { 0.0 } else { high }, short)
     }
 }
 
 /// A number at a tick.
 fn short(v: f64) -> String {
     match v.abs() {
-        0.0 => "0".to_owned(),
         a if a >= 1e4 => format!("{:.0}k", v / 1e3),
         a if a >= 10.0 => format!("{v:.0}"),
-        a if a >= 0.01 => number(Some(v), 2).trim_end_matches('0').trim_end_matches('.').to_owned(),
-        _ => format!("{v:.0e}"),
+        _ => tick(v),
     }
 }
 
@@ -156,6 +155,28 @@ mod tests {
             [0.0, 0.5, 2.0, 250.0, 20_000.0, 5e-5].map(short),
             ["0", "0.5", "2", "250", "20k", "5e-5"]
         );
+    }
+
+    /// The ticks of the one distribution that every page of `solve` has.
+    #[test]
+    fn no_two_ticks_have_the_same_text() {
+        let curves = Curves::from(vec![("a".to_owned(), vec![(0.0, 0.001), (1.0, 0.018)])]);
+        let mut page = Page::new("t", "v");
+        page.figure("batches", "Batches", "c", curves);
+        let svg = &page.figures[0].svg;
+        for tick in ["0.005", "0.01", "0.015", "0.02"] {
+            assert_eq!(svg.matches(&format!(">{tick}</text>")).count(), 1, "{tick}: {svg}");
+        }
+    }
+
+    /// What remains of a probability that is 0 but for rounding is no curve.
+    #[test]
+    fn losses_that_are_none_lie_at_zero() {
+        let curves = Curves::from(vec![("a".to_owned(), vec![(0.0, 0.0), (4.0, 2e-292)])]).log();
+        let mut page = Page::new("t", "v");
+        page.figure("loss", "Loss", "c", curves);
+        let svg = &page.figures[0].svg;
+        assert!(svg.contains(">1</text>") && !svg.contains("e-292</text>"), "{svg}");
     }
 
     #[test]
