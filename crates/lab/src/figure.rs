@@ -154,6 +154,14 @@ impl Figure {
         }
     }
 
+    /// True if there is a value of ours to draw.
+    pub(crate) fn has_ours(&self) -> bool {
+        match self {
+            Self::Bars(chart) => chart.series.iter().any(|(_, values)| values.iter().any(Option::is_some)),
+            Self::Lines(plot) => plot.curves.iter().any(|c| c.of == Origin::Ours && !c.marks.is_empty()),
+        }
+    }
+
     /// The figure as an `<svg>` element whose ids begin with `id`.
     pub(crate) fn svg(&self, id: &str) -> String {
         let about = About {
@@ -352,6 +360,32 @@ mod tests {
         );
         let alone = Chart { series: vec![("ns".into(), vec![Some(1.5), None])], ..bars };
         assert_eq!(Figure::from(alone).csv(), "batch,ns\n32,1.5\n\"\"\"64\"\"\",\n");
+    }
+
+    /// Nothing is drawn of what wasn't measured, be it that the paper's points are there.
+    #[test]
+    fn a_figure_of_ours_has_a_point_of_ours() {
+        let mut findings = crate::Findings::default();
+        let without = |plot: Plot| Plot {
+            curves: plot.curves.into_iter().filter(|c| c.of == Origin::Paper).collect(),
+            ..plot
+        };
+        let mut bars = Chart {
+            title: String::new(),
+            caption: String::new(),
+            x_label: String::new(),
+            y_label: String::new(),
+            groups: vec!["a".into()],
+            series: vec![("s".into(), vec![None])],
+        };
+        findings.draw(without(plot()));
+        findings.draw(Plot { curves: vec![Curve::ours("a", [(1.0, f64::NAN)])], ..plot() });
+        findings.draw(bars.clone());
+        assert_eq!(findings.figures.len(), 0);
+        bars.series[0].1[0] = Some(0.0);
+        findings.draw(bars);
+        findings.draw(plot());
+        assert_eq!(findings.figures.len(), 2);
     }
 
     #[test]

@@ -166,9 +166,12 @@ struct Findings {
 }
 
 impl Findings {
-    /// Adds a figure.
+    /// Adds a figure, if it shows anything of ours: what this machine can't measure has no axes either.
     fn draw(&mut self, figure: impl Into<Figure>) {
-        self.figures.push(figure.into());
+        let figure = figure.into();
+        if figure.has_ours() {
+            self.figures.push(figure);
+        }
     }
 }
 

@@ -161,6 +161,7 @@ mod tests {
             );
         }
         row(json!({ "workers": 2, "way": Arrangement::Alone(128_000).name(), "scaling": 1.875 }));
+        row(json!({ "workers": 2, "way": Arrangement::Baseline.name(), "scaling": 1.5 }));
         by_load(&mut findings).unwrap();
         by_hold(&mut findings).unwrap();
         by_workers(&mut findings).unwrap();

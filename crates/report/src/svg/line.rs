@@ -68,7 +68,9 @@ impl LineChart {
     /// The chart as an `<svg>` element, with the ranges of some points.
     #[must_use]
     pub fn render_with(&self, bars: &[ErrorBar]) -> String {
-        let keys = self.lines.iter().enumerate().map(|(i, l)| match l.join {
+        // A line without points is none, and has no name in the legend.
+        let drawn = || self.lines.iter().enumerate().filter(|(_, l)| !l.points.is_empty());
+        let keys = drawn().map(|(i, l)| match l.join {
             Join::Published { .. } => (l.name.as_str(), Key::Published(self.class(i))),
             Join::Steps | Join::Straight => (l.name.as_str(), Key::Line(self.class(i))),
         });
@@ -89,7 +91,7 @@ impl LineChart {
                 "<path class=\"range s{class}\" d=\"M{left:.1} {high:.1}H{right:.1}M{x:.1} {high:.1}V{low:.1}M{left:.1} {low:.1}H{right:.1}\"/>"
             );
         }
-        for (i, line) in self.lines.iter().enumerate() {
+        for (i, line) in drawn() {
             let (path, class) = (self.path(&canvas, line), self.class(i));
             let kind = if matches!(line.join, Join::Published { .. }) { "published" } else { "line" };
             let _ = write!(canvas.out, "<path class=\"{kind} s{class}\" d=\"{path}\"/>");
@@ -233,6 +235,7 @@ mod tests {
         let chart =
             LineChart { about: about(), x, y: Axis::linear("y", 1.0, plain), lines, marks: Vec::new() };
         let svg = chart.render();
+        assert!(!svg.contains(">empty<") && !svg.contains(" s1\""), "{svg}");
         assert!(svg.len() < 12_000, "{}", svg.len());
         let tree = roxmltree::Document::parse(&svg).unwrap();
         let node = |tag| tree.descendants().find(|n| n.has_tag_name(tag)).unwrap();
