@@ -11,7 +11,7 @@ use super::config::Plan;
 use super::render::ports;
 use slipstream_core::registry::Group;
 
-/// Width of a box, and its least height.
+/// Least width of a box, and its least height.
 const BOX: (f64, f64) = (130.0, 44.0);
 /// Height of a box for each wire on one side.
 const WIRE: f64 = 16.0;
@@ -25,6 +25,8 @@ const TRACK: f64 = 18.0;
 const MARGIN: f64 = 20.0;
 /// Width of a character of a label, on average.
 const CHARACTER: f64 = 6.4;
+/// Width of a character of a stage's name, on average.
+const LETTER: f64 = 7.6;
 
 const STYLE: &str = "<style>rect{fill:#fff;stroke:#345;stroke-width:1.5}.port{fill:#eef4fa}.locality{fill:#fdf1dc}\
     text{fill:#123;text-anchor:middle}.kind{fill:#678;font-size:11px}path{fill:none;stroke:#345;\
@@ -37,6 +39,8 @@ struct Picture<'a> {
     plan: &'a Plan,
     /// Column and row of each stage.
     places: Vec<(usize, usize)>,
+    /// Width of all boxes: the longest name has room in one.
+    width: f64,
     /// Height of all boxes.
     height: f64,
     gap: f64,
@@ -61,17 +65,19 @@ impl<'a> Picture<'a> {
         };
         let most = wires(|w| w.from).max(wires(|w| w.to));
         let height = BOX.1.max((most + 1) as f64 * WIRE);
+        let name = plan.stages.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
+        let width = BOX.0.max(name as f64 * LETTER + 16.0).ceil();
         let label = plan.wires.iter().map(|w| ports(w).chars().count()).max().unwrap_or(0);
         let gap = GAP.max(label as f64 * CHARACTER + 24.0);
         let rows = places.iter().map(|p| p.1 + 1).max().unwrap_or(1) as f64;
         let bottom = MARGIN + rows * (height + BETWEEN) - BETWEEN;
-        Self { plan, places, height, gap, bottom }
+        Self { plan, places, width, height, gap, bottom }
     }
 
     /// Upper left corner of a box.
     fn corner(&self, stage: usize) -> (f64, f64) {
         let (column, row) = self.places.get(stage).copied().unwrap_or_default();
-        (MARGIN + column as f64 * (BOX.0 + self.gap), MARGIN + row as f64 * (self.height + BETWEEN))
+        (MARGIN + column as f64 * (self.width + self.gap), MARGIN + row as f64 * (self.height + BETWEEN))
     }
 
     /// The point at which a wire meets the box at one of its ends, and its number there.
@@ -82,7 +88,7 @@ impl<'a> Picture<'a> {
         let number = self.plan.wires.iter().take(wire).filter(|w| stage(w) == of).count();
         let (x, y) = self.corner(of);
         let share = (number + 1) as f64 / (beside + 1) as f64;
-        (if leaves { x + BOX.0 } else { x }, y + self.height * share, number)
+        (if leaves { x + self.width } else { x }, y + self.height * share, number)
     }
 
     fn draw(&self) -> String {
@@ -111,7 +117,8 @@ impl<'a> Picture<'a> {
             }
         }
         let beside = if tracks > 0 { self.gap } else { 0.0 };
-        let (left, width) = (-beside, columns * (BOX.0 + self.gap) - self.gap + 2.0 * (MARGIN + beside));
+        let (left, width) =
+            (0.0 - beside, columns * (self.width + self.gap) - self.gap + 2.0 * (MARGIN + beside));
         let height = self.bottom + f64::from(tracks) * TRACK + MARGIN;
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"{left} 0 {width} {height}\" width=\"{width}\" \
@@ -133,7 +140,7 @@ impl<'a> Picture<'a> {
             Group::Locality => "locality",
             Group::Function | Group::Plumbing => "",
         };
-        let (w, h) = (BOX.0, self.height);
+        let (w, h) = (self.width, self.height);
         let _ = writeln!(
             text,
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"6\"/>"
@@ -160,6 +167,28 @@ mod tests {
 
     use super::*;
 
+    /// The value of an attribute of an element's text.
+    fn number(text: &str, name: &str) -> f64 {
+        let at = text.split(&format!(" {name}=\"")).nth(1).unwrap();
+        at.split('"').next().unwrap().parse().unwrap()
+    }
+
+    /// Names don't run out of their boxes, into wires and other names.
+    #[test]
+    fn a_box_has_room_for_its_name() {
+        for (name, most) in [("fw", 130.0), ("a-name-of-forty-letters-as-people-write-it", 400.0)] {
+            let graph = format!("in :: synth -> {name} :: counter -> out :: null");
+            let svg = Plan::from_graph(&graph, None, None, Path::new("")).unwrap().svg();
+            let boxes = svg.lines().filter(|l| l.starts_with("<rect"));
+            let mut boxes: Vec<_> = boxes.map(|l| (number(l, "x"), number(l, "width"))).collect();
+            boxes.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let room = name.len() as f64 * 7.0;
+            assert!(boxes.iter().all(|(_, width)| (room..=most).contains(width)), "{svg}");
+            assert!(boxes.windows(2).all(|two| two[0].0 + two[0].1 + GAP <= two[1].0), "{svg}");
+            assert!(svg.contains("viewBox=\"0 0 "), "{svg}");
+        }
+    }
+
     /// A wire back leads below all boxes, and labels of one stage stand one below the other.
     #[test]
     fn wires_back_go_round_the_boxes() {
@@ -167,10 +196,6 @@ mod tests {
                      r[a] -> out :: null";
         let plan = Plan::from_graph(graph, None, None, Path::new("")).unwrap();
         let svg = plan.svg();
-        let number = |text: &str, name: &str| -> f64 {
-            let at = text.split(&format!(" {name}=\"")).nth(1).unwrap();
-            at.split('"').next().unwrap().parse().unwrap()
-        };
         let lowest = svg
             .lines()
             .filter(|l| l.starts_with("<rect"))
