@@ -147,6 +147,15 @@ pub trait Stage: Observe {
         false
     }
 
+    /// Returns true if it is to be called for each deadline that has passed, at the time of that deadline.
+    /// Otherwise it is called once for all of them, at the time that time has come to: a stage that does its
+    /// work in slices, as where very many entries of a table end at one time, then does one at a time, and
+    /// packets come in between, however long the slices take. A replay needs the former: what happens in it
+    /// follows from the times of packets alone.
+    fn catches_up(&self) -> bool {
+        true
+    }
+
     /// Does everything that is due at or before `cx.now`: [`next_deadline`](Self::next_deadline) is later
     /// then.
     fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}

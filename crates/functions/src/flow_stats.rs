@@ -390,11 +390,13 @@ impl FlowStats {
         }
     }
 
-    /// Hands out flows whose time has passed, `visits` at most, within 67 ms if called that often.
-    pub fn expire(&mut self, now: Nanos, mut visits: u32, ended: &mut impl FnMut(&FlowRecord)) {
+    /// Hands out flows whose time has passed, `visits` at most, within 67 ms if called that often. Returns
+    /// true if there may be more.
+    pub fn expire(&mut self, now: Nanos, mut visits: u32, ended: &mut impl FnMut(&FlowRecord)) -> bool {
         while let Some(id) = self.table.next_due(now, &mut visits) {
             self.end(id, now, ended);
         }
+        visits == 0
     }
 
     /// Hands out everything, in no order that means anything, but always the same.

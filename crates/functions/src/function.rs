@@ -208,6 +208,11 @@ pub trait NetworkFunction: Observe {
         Nanos::MAX
     }
 
+    /// See [`Stage::catches_up`].
+    fn catches_up(&self) -> bool {
+        true
+    }
+
     /// The first time at which packets may leave by themselves, should packets come from `first` on: a batch
     /// that lasts until then is given to the function in parts, and what is due between them happens at its
     /// own time. It is [`Nanos::MAX`] of a function of which nothing leaves by itself, or no packet can tell
@@ -297,6 +302,10 @@ macro_rules! wrapper {
 
             fn next_deadline(&self) -> Nanos {
                 self.0.next_deadline()
+            }
+
+            fn catches_up(&self) -> bool {
+                self.0.function.catches_up()
             }
 
             fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {

@@ -40,6 +40,34 @@ proptest! {
         prop_assert_eq!(Packed::new(&one).hash(5), one.hash64(5));
     }
 
+    /// Flows that end slice by slice, some of them behind their time, give the records of those that end at
+    /// one go.
+    #[test]
+    fn sliced_ends_are_those_of_one_go(
+        packets in proptest::collection::vec((any::<u8>(), 0..20_000_000_u64), 1..300),
+        visits in 1..20_u32,
+        late in 0..3 * ACTIVE,
+    ) {
+        let config = FlowStatsConfig { flows: 300, idle: IDLE, active: ACTIVE, seed: 5 };
+        let (mut whole, mut sliced) = (FlowStats::new(&config), FlowStats::new(&config));
+        let mut records: [Vec<FlowRecord>; 2] = Default::default();
+        let mut now = 1 << 60;
+        for (n, gap) in packets {
+            now += gap;
+            let at = Nanos(now);
+            let seen = Observed { packets: 1, bytes: 9, tcp_flags: n, tos: n, first: at, last: at };
+            for (stats, records) in [&mut whole, &mut sliced].into_iter().zip(&mut records) {
+                stats.count(&key(n), stats.hash(&key(n)), &seen, &mut |r| records.push(*r));
+            }
+        }
+        let now = Nanos(now + late);
+        let [all, parts] = &mut records;
+        prop_assert!(!whole.expire(now, u32::MAX, &mut |r| all.push(*r)));
+        while sliced.expire(now, visits, &mut |r| parts.push(*r)) {}
+        prop_assert_eq!(whole.flows(), sliced.flows());
+        prop_assert_eq!(all, parts);
+    }
+
     /// Every packet is in one record, and records are cut where the packets of the flow say so: never
     /// within a stretch that no timeout ends, always after one that the idle timeout does.
     #[test]

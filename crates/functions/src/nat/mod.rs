@@ -110,17 +110,25 @@ pub struct Nat {
     by_clock: bool,
     /// When they are next looked at by the clock.
     look_at: Nanos,
+    /// Since when the ends of sessions wait for whoever asks for events; never where they don't.
+    waits_since: Nanos,
 }
 
 /// Time between two looks at sessions by the clock, in ns.
 const LOOK_EVERY: u64 = 1_000_000_000;
 /// The same while there are more whose time has passed than one look takes.
 const LOOK_AGAIN: u64 = 100_000;
-/// Entries that a look by the clock visits.
-const LOOK: u32 = 512;
+/// The same while events have no room for those that end.
+const LOOK_FOR_ROOM: u64 = 10_000_000;
+/// Longest wait of ends for room among the events, in ns. Behind it they are missed there.
+const WAIT_FOR_ROOM: u64 = 1_000_000_000;
+/// Entries that a look by the clock visits: few enough for packets that come meanwhile not to notice.
+const LOOK: u32 = 64;
 /// Entries that are visited by the clock's time before a session begins: many that end at one time, as a host
 /// may have begun them, hold nobody up.
 const ROOM: u32 = 64;
+/// The same while events have little room.
+const FEW: u32 = 4;
 
 impl Nat {
     /// A NAT with no sessions.
@@ -140,6 +148,7 @@ impl Nat {
             sweep: None,
             by_clock: false,
             look_at: Nanos::MAX,
+            waits_since: Nanos::MAX,
             config: config.clone(),
         })
     }
@@ -276,7 +285,12 @@ impl Nat {
     /// there is room for, follows from the packets and their times then, not from how many decisions were
     /// made about them. By the clock's time it ends some, and [`look`](Self::look) the others soon.
     fn make_room(&mut self, now: Nanos) {
-        self.expire(now, if self.by_clock { ROOM } else { u32::MAX });
+        let visits = match &self.events {
+            _ if !self.by_clock => u32::MAX,
+            Some(events) if events.sessions.len() > events.sessions.capacity() / 2 => FEW,
+            _ => ROOM,
+        };
+        self.expire(now, if self.sessions.is_full() { visits.max(ROOM) } else { visits });
     }
 
     /// Returns true if there may be more.
@@ -290,10 +304,15 @@ impl Nat {
     }
 
     /// From now on has [`look_at`](Self::look_at) say when to [`look`](Self::look), so that sessions end,
-    /// and are told of, within about a second though no packet comes. Without it what ends when depends on
-    /// packets and their times alone.
+    /// and are told of, within about a second though no packet comes; very many that end at one time take
+    /// some seconds. Without it what ends when depends on packets and their times alone.
     pub(super) fn go_by_clock(&mut self) {
         self.by_clock = true;
+    }
+
+    /// Returns true if it does.
+    pub(super) const fn goes_by_clock(&self) -> bool {
+        self.by_clock
     }
 
     /// When to look for sessions and mappings whose time has passed; never while there are none.
@@ -308,9 +327,28 @@ impl Nat {
         }
     }
 
+    /// Ends that may be told of now. Whoever asks for events takes them now and then: the ends of very many
+    /// sessions at one time wait for that, and leave room for sessions that begin.
+    fn room_for_ends(&mut self, now: Nanos) -> u32 {
+        let Some(events) = &self.events else { return LOOK };
+        let (len, most) = (events.sessions.len(), events.sessions.capacity());
+        let room = (most - most / 4).saturating_sub(len).min(LOOK as usize) as u32;
+        if room > 0 || most == 0 {
+            self.waits_since = Nanos::MAX;
+            return if room > 0 { room } else { LOOK };
+        }
+        self.waits_since = self.waits_since.min(now);
+        if now.since(self.waits_since) >= WAIT_FOR_ROOM { LOOK } else { 0 }
+    }
+
     /// Ends some of the sessions and mappings whose time has passed.
     pub(super) fn look(&mut self, now: Nanos) {
-        let more = self.release_due(now, LOOK);
+        let visits = self.room_for_ends(now);
+        if visits == 0 {
+            self.look_at = now.after(LOOK_FOR_ROOM);
+            return;
+        }
+        let more = self.release_due(now, visits);
         let any = self.sessions() > 0 || self.mappings() > 0;
         self.look_at = match (more, any) {
             (true, _) => now.after(LOOK_AGAIN),

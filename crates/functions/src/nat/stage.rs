@@ -441,6 +441,10 @@ impl NetworkFunction for NatStage {
         sweep.min(self.nat.look_at())
     }
 
+    fn catches_up(&self) -> bool {
+        !self.nat.goes_by_clock()
+    }
+
     fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let now = fx.cx.now;
         if self.nat.is_sweeping() && self.sweep_at <= now {

@@ -3,7 +3,7 @@
 
 use super::fib::{Fib, Gateway};
 use super::neighbours::Due;
-use super::watch::Reload;
+use super::watch::{Reload, Watch};
 use super::{FunctionContext, Macs, NewPacket, Router};
 use slipstream_core::stage::DropReason;
 use slipstream_core::time::Nanos;
@@ -32,6 +32,12 @@ impl Router {
             self.reports_again = Nanos::MAX;
             self.report_all(fx);
         }
+    }
+
+    /// The next time at which a decision may change: a question is due, or a look at the file of routes.
+    pub(super) fn changes_next(&self) -> Nanos {
+        let watch = self.watch.as_ref().map_or(Nanos::MAX, Watch::deadline);
+        self.neighbours.next_deadline().min(watch)
     }
 
     /// Sends what waited for neighbours whose addresses other routes tell, or other settings.

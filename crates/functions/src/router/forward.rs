@@ -143,22 +143,23 @@ pub(super) fn forward_v6(ip: &mut [u8], lengths: Lengths, mtu: u32) -> Result<()
 }
 
 /// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the
-/// link. Returns the packet's capture interface if it is one; else nothing is changed.
+/// link. Returns true if the packet is one; else nothing is changed.
 #[inline(always)]
-fn ready_fast(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> Option<u32> {
+fn ready_fast(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> bool {
     let (meta, data) = pool.meta_and_data_mut(frame.buf, frame.len);
     let Some(macs) = macs else {
-        return one_less(data.first_chunk_mut()?, meta.original_len, mtu).then_some(meta.interface);
+        return data.first_chunk_mut().is_some_and(|ip| one_less(ip, meta.original_len, mtu));
     };
-    let bytes = data.first_chunk_mut::<{ ETHERNET + 20 }>()?;
-    let (link, ip) = bytes.split_first_chunk_mut::<ETHERNET>()?;
-    if !one_less(ip.first_chunk_mut()?, meta.original_len.saturating_sub(ETHERNET as u32), mtu) {
-        return None;
+    let Some(bytes) = data.first_chunk_mut::<{ ETHERNET + 20 }>() else { return false };
+    let Some((link, ip)) = bytes.split_first_chunk_mut::<ETHERNET>() else { return false };
+    let Some(ip) = ip.first_chunk_mut() else { return false };
+    if !one_less(ip, meta.original_len.saturating_sub(ETHERNET as u32), mtu) {
+        return false;
     }
     if let Some(place) = link.first_chunk_mut() {
         macs.write(place);
     }
-    Some(meta.interface)
+    true
 }
 
 /// Takes one from the time to live, if this is the header of a packet that can go on as it is; else nothing
@@ -215,8 +216,9 @@ impl Router {
         if fast {
             for frame in frames {
                 *now = (*now).max(frame.arrival);
-                let Some(capture) = ready_fast(pool, frame, mtu, macs) else { break };
-                self.capture = capture;
+                if !ready_fast(pool, frame, mtu, macs) {
+                    break;
+                }
                 done += 1;
             }
         }

@@ -1,6 +1,5 @@
 //! The router as a network function.
 
-use super::watch::Watch;
 use super::{Decision, Kept, Router};
 use crate::{FunctionContext, NetworkFunction, Reads};
 use slipstream_core::flow_context::{FlowUse, Trains};
@@ -72,7 +71,7 @@ impl NetworkFunction for Router {
     /// first.
     fn holds_until(&self, _: &Decision, now: Nanos) -> Nanos {
         let confirmed = self.towards.map_or(Nanos::MAX, |id| self.neighbours.confirmed_until(id));
-        NetworkFunction::next_deadline(self).min(confirmed).min(self.neighbours.asked_again(now))
+        self.changes_next().min(confirmed).min(self.neighbours.asked_again(now))
     }
 
     #[inline(always)]
@@ -90,10 +89,10 @@ impl NetworkFunction for Router {
             self.poll_routes(fx);
         }
         let (interface, data) = fx.cx.pool.packet(first.buf, first.len);
+        self.capture = interface;
         let kept = fx.cx.pool.flow_words().map(Kept);
         match self.choose_fast(fx.cx, first, data, kept) {
             Some((decision, way)) => {
-                self.capture = interface;
                 debug_assert_eq!(
                     decision,
                     self.choose(fx, first),
@@ -107,10 +106,7 @@ impl NetworkFunction for Router {
                 self.towards = Some(neighbour);
                 decision
             }
-            None => {
-                self.capture = self.capture_of(fx.cx, first).unwrap_or(self.capture);
-                self.choose(fx, first)
-            }
+            None => self.choose(fx, first),
         }
     }
 
@@ -124,17 +120,12 @@ impl NetworkFunction for Router {
     ) {
         match *decision {
             Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
-            other => {
-                let capture = frames.last().and_then(|last| self.capture_of(fx.cx, last));
-                self.apply_other(fx, other, frames, verdicts);
-                self.capture = capture.unwrap_or(self.capture);
-            }
+            other => self.apply_other(fx, other, frames, verdicts),
         }
     }
 
     fn next_deadline(&self) -> Nanos {
-        let watch = self.watch.as_ref().map_or(Nanos::MAX, Watch::deadline);
-        self.neighbours.next_deadline().min(watch).min(self.reports_again)
+        self.changes_next().min(self.reports_again)
     }
 
     /// The next question to a neighbour: one that is open, or the second of one that a packet sets off.

@@ -104,9 +104,11 @@ pub struct Router {
     queries: RateLimiter,
     counters: Counters,
     drops: Drops,
-    /// The capture interface of the last packet of the router's link type, or of the one that is answered:
-    /// packets that the router makes belong to it.
+    /// The capture interface of the packet that is answered, or of the last train, of whose packets that go
+    /// on in the usual way the first one counts: packets that the router makes belong to it.
     capture: u32,
+    /// The same as of the last train that went no usual way and was of the router's link type.
+    own_capture: u32,
     last_error: Option<String>,
     /// The neighbour that the last decision sends to, if it does so because of what it said.
     towards: Option<u32>,
@@ -304,6 +306,8 @@ impl Router {
     fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
         self.towards = None;
+        self.capture = self.capture_of(fx.cx, frame).unwrap_or(self.own_capture);
+        self.own_capture = self.capture;
         if !self.unannounced.is_empty() {
             self.announce(fx);
         }
@@ -420,6 +424,7 @@ impl Router {
         frames: &[Frame],
         verdicts: &mut [Verdict],
     ) {
+        let capture = frames.last().and_then(|last| self.capture_of(fx.cx, last));
         // Anything that a later packet of the train sets off happens at that packet's time.
         match decision {
             Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
@@ -443,5 +448,7 @@ impl Router {
                 }
             }
         }
+        self.capture = capture.unwrap_or(self.own_capture);
+        self.own_capture = self.capture;
     }
 }

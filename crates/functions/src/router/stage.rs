@@ -372,6 +372,7 @@ impl Router {
             counters: Counters::default(),
             drops: Drops::default(),
             capture: 0,
+            own_capture: 0,
             last_error: None,
             towards: None,
             unannounced: Vec::new(),

@@ -79,7 +79,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         },
         ..IpfixConfig::default()
     };
-    let stage = FlowStatsStage::new(&config, &ipfix, target);
+    let mut stage = FlowStatsStage::new(&config, &ipfix, target);
+    stage.by_clock = site.live;
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
@@ -228,6 +229,8 @@ pub struct FlowStatsStage {
     asked: Flow,
     export: Export,
     next: Nanos,
+    /// Time is the clock's: flows whose time has passed are handed out in slices.
+    by_clock: bool,
     counted: u64,
     unclassified: u64,
     /// Times that flows whose time had passed were looked for.
@@ -236,6 +239,10 @@ pub struct FlowStatsStage {
 
 /// Interval, in ns, of the search for expired flows while no packet comes.
 const TURN: u64 = 1_000_000_000;
+/// Flows of a slice of that search, where time is the clock's, and the time from one to the next, in ns: many
+/// flows that end at one time hold no packet up.
+const SLICE: u32 = 64;
+const NEXT_SLICE: u64 = 100_000;
 
 impl FlowStatsStage {
     /// Counts flows, and hands their records to `target`.
@@ -246,6 +253,7 @@ impl FlowStatsStage {
             asked: Flow::default(),
             export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0 },
             next: Nanos::MAX,
+            by_clock: false,
             counted: 0,
             unclassified: 0,
             turns: 0,
@@ -416,11 +424,19 @@ impl NetworkFunction for FlowStatsStage {
         self.next
     }
 
+    fn catches_up(&self) -> bool {
+        !self.by_clock
+    }
+
     fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let now = fx.cx.now;
-        self.turns += 1;
+        let visits = if self.by_clock { SLICE } else { u32::MAX };
         let Self { flows, export, .. } = self;
-        flows.expire(now, u32::MAX, &mut |record| export.record(record, now));
+        if flows.expire(now, visits, &mut |record| export.record(record, now)) {
+            self.next = now.after(NEXT_SLICE);
+            return;
+        }
+        self.turns += 1;
         export.flush(now);
         // A capture may be silent for years: nothing is looked for before there can be something.
         self.next = self.flows.next_end().map_or(Nanos::MAX, |end| end.max(now.after(TURN)));
@@ -428,6 +444,10 @@ impl NetworkFunction for FlowStatsStage {
 
     fn flush(&mut self, now: Nanos) -> Result<(), StageError> {
         let Self { flows, export, .. } = self;
+        if self.by_clock {
+            // Those that no slice has come to yet.
+            flows.expire(now, u32::MAX, &mut |record| export.record(record, now));
+        }
         flows.drain(&mut |record| export.record(record, now));
         export.flush(now);
         export.target.flush()
@@ -457,6 +477,7 @@ impl Observe for FlowStatsStage {
 mod tests {
     use std::time::Duration;
 
+    use slipstream_core::pool::Pool;
     use slipstream_core::time::Nanos;
 
     use super::*;
@@ -468,6 +489,34 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let exporter = Exporter::new(&IpfixConfig::default());
         Export { exporter, target: Target::Udp(Datagrams::new(socket)), records: 0, lost: 0 }
+    }
+
+    /// Live, a call hands out a part of the flows whose time has passed, and the next one goes on soon; in a
+    /// replay one hands out all.
+    #[test]
+    fn live_many_flows_end_in_slices() {
+        for (by_clock, want) in [(false, vec![200]), (true, vec![64, 128, 192, 200])] {
+            let config = FlowStatsConfig { flows: 1000, idle: TURN, active: TURN, seed: 1 };
+            let mut stage = FlowStatsStage::new(&config, &IpfixConfig::default(), Target::None);
+            stage.by_clock = by_clock;
+            for port in 0..200 {
+                let key = record(port).key;
+                let seen = Observed { packets: 1, ..Observed::default() };
+                stage.flows.count(&key, stage.flows.hash(&key), &seen, &mut |_| panic!("a flow ends"));
+            }
+            let (mut pool, mut records, mut times) = (Pool::new(), Vec::new(), Vec::new());
+            stage.next = Nanos(2 * TURN);
+            while stage.next < Nanos::MAX {
+                let now = stage.next;
+                let mut cx = Context { now, pool: &mut pool, input: 0, links: &[] };
+                stage.on_deadline(&mut FunctionContext { cx: &mut cx, made: &mut Vec::new() });
+                records.push(stage.export.records);
+                times.push(now.0 - 2 * TURN);
+            }
+            assert_eq!(records, want);
+            assert!(times.into_iter().eq((0..want.len() as u64).map(|n| n * NEXT_SLICE)));
+            assert_eq!((stage.flows.flows(), stage.turns, stage.catches_up()), (0, 1, !by_clock));
+        }
     }
 
     fn record(port: u16) -> FlowRecord {
