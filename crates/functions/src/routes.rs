@@ -28,7 +28,7 @@ use slipstream_core::text_file;
 /// Errors in a text of routes.
 pub type RouteErrors = RuleSetErrors;
 
-/// Why a file of routes can't be used.
+/// An error of a file of routes, which can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteFileError {
     /// It can't be read, or isn't UTF-8.

@@ -89,7 +89,7 @@ pub(super) fn read_document(
     (graph, tables, whole)
 }
 
-/// What is no key of a configuration.
+/// Tells that a word is no key of a configuration.
 fn unknown_key(key: &str, span: Span, registry: &Registry) -> Finding {
     let hint = if registry.get(key).is_some() {
         format!("settings of a stage go into [stage.{key}]")

@@ -19,10 +19,6 @@ fn run(graph: &str, options: LiveOptions) -> RunReport {
     Driver::new(pipeline).live(options).run(&mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn counter(counters: &[(&'static str, u64)], name: &str) -> u64 {
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
-}
-
 fn excess(report: &RunReport) -> &slipstream_stats::Histogram {
     report.stages.last().unwrap().excess.as_ref().unwrap()
 }
@@ -113,7 +109,7 @@ fn a_log_of_polls_has_every_packet() {
     let log = run.poll_log().unwrap();
     let taken: u64 = log.polls().iter().map(|p| u64::from(p.batch)).sum();
     assert_eq!(taken, report.sources[0].packets);
-    assert_eq!(taken + counter(&report.sources[0].counters, "dropped_by_queue"), 5000);
+    assert_eq!(taken + report.sources[0].counter("dropped_by_queue").unwrap(), 5000);
     assert!(log.polls().iter().all(|p| (1..=8).contains(&p.batch)));
     assert!(log.polls().windows(2).all(|w| w[0].time <= w[1].time));
 }

@@ -90,12 +90,7 @@ fn deciding_once_per_train_changes_nothing() {
             let mut all = Vec::new();
             for decide in ["train", "packet"] {
                 let report = run(&graph(seed, hold, &function, decide, second, decide), directory.path());
-                let made = report
-                    .stages
-                    .iter()
-                    .flat_map(|s| &s.counters)
-                    .find(|c| c.0 == "replies")
-                    .map_or(0, |c| c.1);
+                let made = report.stages.iter().find_map(|s| s.counter("replies")).unwrap_or(0);
                 check_conservation(&report, made);
                 let decisions = |s: &slipstream::runtime::StageReport| s.counter("decisions").unwrap_or(0);
                 let decided = report.stages.iter().map(decisions).sum::<u64>();

@@ -34,11 +34,9 @@ fn both_with(ring: &str, near: &str, far: &str) -> [RunReport; 2] {
 }
 
 fn counter(report: &RunReport, stage: &str, name: &str) -> u64 {
-    let of = |counters: &[(&'static str, u64)]| counters.iter().find(|(n, _)| *n == name).map(|(_, n)| *n);
-    let sources = report.sources.iter().filter(|s| s.name == stage).find_map(|s| of(&s.counters));
-    sources
-        .or_else(|| report.stages.iter().filter(|s| s.name == stage).find_map(|s| of(&s.counters)))
-        .unwrap()
+    let mut sources = report.sources.iter().filter(|s| s.name == stage);
+    let mut stages = report.stages.iter().filter(|s| s.name == stage);
+    sources.find_map(|s| s.counter(name)).or_else(|| stages.find_map(|s| s.counter(name))).unwrap()
 }
 
 const TRAFFIC: &str = "synth(traffic=\"packets=20000,size=900,protocol=udp,flows=50\")";

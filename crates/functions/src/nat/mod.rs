@@ -332,10 +332,11 @@ impl Nat {
     fn room_for_ends(&mut self, now: Nanos) -> u32 {
         let Some(events) = &self.events else { return LOOK };
         let (len, most) = (events.sessions.len(), events.sessions.capacity());
-        let room = (most - most / 4).saturating_sub(len).min(LOOK as usize) as u32;
-        if room > 0 || most == 0 {
+        // Without any room nobody takes events.
+        let room = if most == 0 { LOOK as usize } else { (most - most / 4).saturating_sub(len) };
+        if room > 0 {
             self.waits_since = Nanos::MAX;
-            return if room > 0 { room } else { LOOK };
+            return room.min(LOOK as usize) as u32;
         }
         self.waits_since = self.waits_since.min(now);
         if now.since(self.waits_since) >= WAIT_FOR_ROOM { LOOK } else { 0 }

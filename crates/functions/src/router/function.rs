@@ -106,7 +106,7 @@ impl NetworkFunction for Router {
                 self.towards = Some(neighbour);
                 decision
             }
-            None => self.choose(fx, first),
+            None => self.choose_slowly(fx, first),
         }
     }
 

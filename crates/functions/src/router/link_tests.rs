@@ -15,10 +15,8 @@ use super::*;
 use crate::routes::Routes;
 use crate::test_packets::{echo, ipv4, ipv6, udp};
 use crate::{PerPacket, PerTrain};
-use slipstream_core::batch::{Batch, Train};
-use slipstream_core::frame::Info;
-use slipstream_core::pool::{PacketMeta, Pool};
-use slipstream_core::stage::{Observe, Output, Stage};
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::{Observe, Stage};
 
 const LAN: Mac = [2, 0, 0, 0, 0, 1];
 const WAN: Mac = [2, 0, 0, 0, 0, 2];
@@ -105,7 +103,7 @@ fn asks(who: &str, station: Mac, wanted: &str) -> Vec<u8> {
     out
 }
 
-const INTERFACES: [&str; 2] = [
+pub(super) const INTERFACES: [&str; 2] = [
     "lan 10.0.0.1/24 2001:db8:a::1/64 02:00:00:00:00:01",
     "wan 192.0.2.1/32 2001:db8::1/64 02:00:00:00:00:02",
 ];
@@ -670,85 +668,4 @@ fn addresses_are_announced_when_they_are_new() {
     let pool = ["192.0.2.8", "192.0.2.9", "2001:db8::9"].map(|text| (1, address(text)));
     assert_eq!(announced(&mut links), pool);
     assert_eq!(announced(&mut links), []);
-}
-
-/// Packets of the router's own belong to the capture interface of the packet that they answer, also where it
-/// is not the first one of its train; questions that are due later to that of the last packet of the router's
-/// link type.
-#[test]
-fn packets_of_its_own_belong_to_the_interface_of_the_packet_before() {
-    struct Interfaces(Vec<u32>);
-    impl Output for Interfaces {
-        fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
-            for frame in &batch.frames {
-                self.0.push(pool.meta(frame.buf).interface);
-                pool.free(frame.buf);
-            }
-            batch.clear();
-        }
-    }
-    let links = [LinkType::Ethernet, LinkType::Ethernet, LinkType::RawIp];
-    let expired = framed(1, &datagram(address("198.51.100.9"), 1, b"x"));
-    let unknown = framed(1, &datagram(address("203.0.113.9"), 9, b"x"));
-    let waits = framed(1, &datagram(address("172.16.0.9"), 9, b"x"));
-    let bare = datagram(address("172.16.0.9"), 9, b"x");
-    // Capture interfaces of packets of one flow, and of what the router makes of them, now and later.
-    for (frame, interfaces, made) in [
-        (&expired, [0, 1, 0, 1], vec![0, 1, 0, 1]),
-        (&unknown, [0, 1, 1, 0], vec![0, 1, 1, 0]),
-        (&waits, [0, 0, 1, 1], vec![0, 1, 1]),
-    ] {
-        let router = || {
-            let mut router = Router::with_defaults(super::interfaces(INTERFACES.into_iter()).unwrap(), 3);
-            let routes = "172.16.0.0/12 port wan\n\
-                198.51.100.0/24 via 10.0.0.7 mac 02:00:00:00:07:01\n\
-                192.0.2.7 via 10.0.0.7 mac 02:00:00:00:07:01\n";
-            let routes = Routes::parse(routes).unwrap();
-            let fib = Fib::build(&router.interfaces, routes.routes()).unwrap();
-            router.install(fib, Nanos(0));
-            router
-        };
-        let (mut trains, mut packets) = (PerTrain::new(router()), PerPacket::new(router()));
-        for stage in [&mut trains as &mut dyn Stage, &mut packets] {
-            let (mut pool, mut out) = (Pool::new(), Interfaces(Vec::new()));
-            for (packet, interfaces) in [(frame, &interfaces[..]), (&bare, &[2])] {
-                let mut batch = Batch::new();
-                for interface in interfaces {
-                    let meta = PacketMeta {
-                        original_len: packet.len() as u32,
-                        interface: *interface,
-                        time: Nanos(1),
-                    };
-                    let buf = pool.insert(meta, packet);
-                    let info = Info::new(&classify(links[*interface as usize], packet).unwrap());
-                    batch
-                        .frames
-                        .push(Frame { info, ..Frame::unclassified(Nanos(1), buf, packet.len() as u32) });
-                }
-                let len = interfaces.len() as u32;
-                let release = Nanos(1);
-                batch.trains.push(Train {
-                    flow: 0,
-                    start: 0,
-                    len,
-                    release,
-                    order: 0,
-                    sequence: 0,
-                    continues: false,
-                });
-                let mut cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &links };
-                stage.process(&mut cx, &mut batch, &mut out);
-            }
-            for _ in 0..2 {
-                let now = stage.next_deadline();
-                if now < Nanos::MAX {
-                    let mut cx = Context { now, pool: &mut pool, input: 0, links: &links };
-                    stage.on_deadline(&mut cx, &mut out);
-                }
-            }
-            assert_eq!(out.0, made);
-            stage.drain(&mut Context { now: Nanos(2), pool: &mut pool, input: 0, links: &links }, &mut out);
-            assert_eq!(pool.live(), 0);
-        }
-    }
 }

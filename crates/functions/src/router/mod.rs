@@ -15,6 +15,8 @@
 //!   no route leads back to.
 
 #[cfg(test)]
+mod capture_tests;
+#[cfg(test)]
 mod context_tests;
 mod discovery;
 mod due;
@@ -107,7 +109,8 @@ pub struct Router {
     /// The capture interface of the packet that is answered, or of the last train, of whose packets that go
     /// on in the usual way the first one counts: packets that the router makes belong to it.
     capture: u32,
-    /// The same as of the last train that went no usual way and was of the router's link type.
+    /// The same as it was after the last train that was decided about slowly and was of the router's link
+    /// type: packets of others have interfaces that the router's own can't have.
     own_capture: u32,
     last_error: Option<String>,
     /// The neighbour that the last decision sends to, if it does so because of what it said.
@@ -303,11 +306,23 @@ impl Router {
         Some(Kept([self.generation, u32::from(port) << 8 | u32::from(input), neighbour]))
     }
 
+    /// Decides about a packet that the fast way has no decision for, which may be of another link type.
+    #[inline(never)]
+    fn choose_slowly(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
+        self.belongs_to(self.capture_of(fx.cx, frame));
+        self.choose(fx, frame)
+    }
+
+    /// Packets that the router makes from now on belong to this capture interface; without one, to that of
+    /// the last train of its link type that was decided about slowly.
+    fn belongs_to(&mut self, capture: Option<u32>) {
+        self.capture = capture.unwrap_or(self.own_capture);
+        self.own_capture = self.capture;
+    }
+
     fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
         self.towards = None;
-        self.capture = self.capture_of(fx.cx, frame).unwrap_or(self.own_capture);
-        self.own_capture = self.capture;
         if !self.unannounced.is_empty() {
             self.announce(fx);
         }
@@ -448,7 +463,6 @@ impl Router {
                 }
             }
         }
-        self.capture = capture.unwrap_or(self.own_capture);
-        self.own_capture = self.capture;
+        self.belongs_to(capture);
     }
 }
