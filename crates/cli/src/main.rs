@@ -9,6 +9,7 @@
 mod check;
 mod cli;
 mod commands;
+mod connections;
 mod live;
 mod log;
 mod losses;

@@ -4,7 +4,7 @@
 //! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two
 //! batches; while nobody asks, nothing is done.
 
-pub(crate) mod server;
+mod server;
 mod snapshots;
 
 use std::fmt;

@@ -13,7 +13,7 @@ use slipstream::interface::Interface;
 use slipstream::io::capture::{CaptureError, CaptureReader, Format, Record};
 use slipstream::io::sources::Records;
 use slipstream::runtime::SourceError;
-use slipstream_wire::{Encapsulation, LinkType};
+use slipstream_wire::Encapsulation;
 
 use crate::commands::report_damage;
 use crate::port::Input;
@@ -127,16 +127,9 @@ impl Traces {
                 Input::Capture(reader) => reader.next_record()?.map(|record| {
                     take(&Record { interface: record.interface + *base as u32, ..record });
                 }),
-                Input::Synth(synth) => synth.next_packet(&mut self.frame).map(|time| {
+                Input::Synth(synth) => synth.next_record(&mut self.frame).map(|record| {
                     self.made += 1;
-                    let captured = synth.config().captured_len(self.frame.len());
-                    take(&Record {
-                        time,
-                        interface: *base as u32,
-                        link: LinkType::Ethernet,
-                        original_len: self.frame.len() as u32,
-                        data: self.frame.get(..captured).unwrap_or(&self.frame),
-                    });
+                    take(&Record { interface: *base as u32, ..record });
                 }),
             };
             if taken.is_none() {

@@ -248,11 +248,9 @@ impl Source for SynthSource {
         arrivals.first = self.sequence;
         let mut n = 0;
         while n < max {
-            let Some(time) = self.synth.next_packet(&mut self.frame) else { break };
-            let captured = self.synth.config().captured_len(self.frame.len());
-            let data = self.frame.get(..captured).unwrap_or(&self.frame);
-            let meta = PacketMeta { original_len: self.frame.len() as u32, interface: 0, time };
-            let buf = pool.insert(meta, data);
+            let Some(packet) = self.synth.next_record(&mut self.frame) else { break };
+            let Record { time, original_len, data, .. } = packet;
+            let buf = pool.insert(PacketMeta { original_len, interface: 0, time }, data);
             arrivals.frames.push(Frame::unclassified(time, buf, data.len() as u32));
             n += 1;
         }

@@ -65,6 +65,7 @@ mod polls;
 mod residual;
 mod service;
 mod simulate;
+mod summary;
 
 pub use arrivals::{Interarrival, Start};
 pub use compare::{Comparison, compare};
@@ -78,3 +79,4 @@ pub use pmf::{MAX_SUPPORT, Pmf, TAIL};
 pub use polls::{MAGIC, MAX_POLLS, Poll, PollLog, PollWriter, Run};
 pub use service::{Piece, ServiceTimes, Variation};
 pub use simulate::{Effort, Estimate, Simulated, simulate};
+pub use summary::{DelaySummary, Report, Summary};

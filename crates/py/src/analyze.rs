@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use slipstream::io::capture::{CaptureReader, Part, Parts, Record, Sections};
 use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial, SectionAnalyzer, analyze_sections};
-use slipstream_wire::{Encapsulation, LinkType};
+use slipstream_wire::Encapsulation;
 
 use crate::error::exception;
 use crate::input::{Input, OddTimes, Opened, Progress, Time, damage};
@@ -125,9 +125,8 @@ fn run(input: Input, config: Config, strict: bool, progress: &Progress) -> anyho
         Opened::Synth(mut synth) => {
             let mut analyzer = Analyzer::new(config)?;
             let (mut frame, mut packets) = (Vec::new(), 0u64);
-            while let Some(at) = synth.next_packet(&mut frame) {
-                let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
-                analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+            while let Some(record) = synth.next_record(&mut frame) {
+                analyzer.packet(record.time.0, record.link, record.original_len, record.data);
                 packets += 1;
                 if packets.is_multiple_of(1 << 18) {
                     progress.at(None)?;

@@ -2,8 +2,7 @@
 
 use anyhow::{Context, bail};
 use pyo3::prelude::*;
-use serde_json::{Value, json};
-use slipstream_model::{Delay, Interarrival, Model, Parameters, ServiceTimes, Solution, Start, Variation};
+use slipstream_model::{Interarrival, Model, Parameters, Report, ServiceTimes, Start, Variation};
 
 use crate::error::exception;
 use crate::input::aside;
@@ -57,40 +56,8 @@ pub(crate) fn solve(
             Model::new(Parameters { queue, batch, slot_ns: slot, interarrival, service, variation, start })?;
         let since = slipstream::clock::now();
         let solution = model.solve()?;
-        Ok(report(&model, &solution, since.elapsed().as_nanos() as u64).to_string())
+        let report = Report::new(&model, Some(&solution), None, since.elapsed().as_nanos() as u64);
+        Ok(serde_json::to_string(&report)?)
     })?
     .map_err(exception)
-}
-
-fn report(model: &Model, s: &Solution, elapsed_ns: u64) -> Value {
-    let p = model.parameters();
-    json!({
-        "load": s.load,
-        "offered_pps": s.offered_pps,
-        "throughput_pps": s.throughput_pps,
-        "p_loss": s.p_loss,
-        "utilization": s.utilization,
-        "mean_batch": s.mean_batch,
-        "sd_batch": s.sd_batch,
-        "mean_queue": s.mean_queue,
-        "wait_ns": delay(&s.wait),
-        "sojourn_ns": delay(&s.sojourn),
-        "residual": s.residual,
-        "schema": 1,
-        "queue": p.queue,
-        "batch": p.batch,
-        "slot_ns": p.slot_ns,
-        "start": p.start,
-        "interarrival": { "process": p.interarrival.name(), "mean_slots": p.interarrival.mean(), "cv": p.interarrival.cv() },
-        "service": { "process": p.variation.name(), "empty_poll_ns": p.service.mean_ns(0), "lines": p.service.pieces() },
-        "batch_pmf": s.batch_pmf,
-        "queue_pmf": s.queue_pmf,
-        "simulation": null,
-        "elapsed_ns": elapsed_ns,
-    })
-}
-
-fn delay(d: &Delay) -> Value {
-    let at = |q: f64| d.quantile_ns(q).round().max(0.0) as u64;
-    json!({ "mean": d.mean_ns(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99) })
 }

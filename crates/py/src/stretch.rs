@@ -150,14 +150,6 @@ impl Settings {
     }
 }
 
-fn opening(begins: bool, keep: bool) -> Opening {
-    match (begins, keep) {
-        (true, _) => Opening::Trace,
-        (false, false) => Opening::Middle,
-        (false, true) => Opening::MiddleKept,
-    }
-}
-
 /// Cuts a capture into spans of about so many bytes.
 #[pyfunction]
 pub(crate) fn spans(py: Python<'_>, path: PathBuf, bytes: u64) -> PyResult<Vec<(u64, u64)>> {
@@ -202,7 +194,7 @@ pub(crate) fn stretch(
     let progress = Progress { name: file.clone(), callback: progress };
     py.detach(move || {
         let span = Span { from: span.0, to: span.1 };
-        let mut analyzer = StretchAnalyzer::new(settings.config()?, opening(span.from == 0, keep))?;
+        let mut analyzer = StretchAnalyzer::new(settings.config()?, Opening::new(span.from == 0, keep))?;
         let read = span.read(
             &path,
             walk,
@@ -231,8 +223,9 @@ pub(crate) struct Builder(Mutex<Option<StretchAnalyzer>>);
 impl Builder {
     #[new]
     fn new(settings: Settings, begins: bool, keep: bool) -> PyResult<Self> {
-        let analyzer =
-            settings.config().and_then(|config| Ok(StretchAnalyzer::new(config, opening(begins, keep))?));
+        let analyzer = settings
+            .config()
+            .and_then(|config| Ok(StretchAnalyzer::new(config, Opening::new(begins, keep))?));
         analyzer.map(|analyzer| Self(Mutex::new(Some(analyzer)))).map_err(exception)
     }
 

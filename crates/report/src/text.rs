@@ -19,10 +19,11 @@ pub fn plural(n: u64, noun: &str) -> String {
 
 /// A value in the unit of a thousand that suits it, four digits of it. Only 0 is told as 0.
 fn scaled(value: f64, unit: &str) -> String {
+    // What would be told as 1000.0 of a unit is one of the next.
     let (value, prefix) = match value.abs() {
-        v if v >= 1e9 => (value / 1e9, "G"),
-        v if v >= 1e6 => (value / 1e6, "M"),
-        v if v >= 1e3 => (value / 1e3, "k"),
+        v if v >= 999.95e6 => (value / 1e9, "G"),
+        v if v >= 999.95e3 => (value / 1e6, "M"),
+        v if v >= 999.95 => (value / 1e3, "k"),
         _ => (value, ""),
     };
     let decimals = match value.abs() {
@@ -115,11 +116,12 @@ pub fn share(value: Option<f64>) -> String {
 #[must_use]
 pub fn time(ns: Option<f64>) -> String {
     let Some(ns) = ns else { return "–".to_owned() };
+    // What would be told as 1000.0 of a unit is one of the next.
     let (value, unit) = match ns.abs() {
-        0.0..1e3 => (ns, "ns"),
-        1e3..1e6 => (ns / 1e3, "µs"),
-        1e6..1e9 => (ns / 1e6, "ms"),
-        1e9..6e11 => (ns / 1e9, "s"),
+        0.0..999.95 => (ns, "ns"),
+        999.95..999.95e3 => (ns / 1e3, "µs"),
+        999.95e3..999.95e6 => (ns / 1e6, "ms"),
+        999.95e6..6e11 => (ns / 1e9, "s"),
         6e11..7.2e12 => (ns / 6e10, "min"),
         7.2e12..1.728e14 => (ns / 3.6e12, "h"),
         _ => (ns / 8.64e13, "days"),
@@ -146,6 +148,11 @@ mod tests {
             ["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),
             ["90.0 s", "15.0 min", "2.5 h"]
         );
+        assert_eq!(
+            [999.0, 999.94, 999.96, 999_949.0, 999_999.0, 999_999_999.0].map(|ns| time(Some(ns))),
+            ["999 ns", "999.9 ns", "1.0 µs", "999.9 µs", "1.0 ms", "1.0 s"]
+        );
+        assert_eq!([999.94, 999.96, 999_999.0].map(per_second), ["999.9 pps", "1.000 kpps", "1.000 Mpps"]);
         assert_eq!(
             [with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)],
             ["600 ns", "77 ns", "77 ± 3 ns"]

@@ -1,8 +1,8 @@
 //! `slipstream synth`: traffic with a known locality.
 
-use serde_json::json;
-use slipstream::io::capture::{Format, Interface};
-use slipstream::io::synth::{Synth, SynthConfig};
+use serde::Serialize;
+use slipstream::io::capture::Format;
+use slipstream::io::synth::{Made, Synth, SynthConfig};
 use slipstream::new_file::is_stdout;
 use slipstream_report::{Table, count, rates, time};
 
@@ -11,58 +11,42 @@ use crate::cli;
 use crate::port::Output;
 use crate::ui::{self, Progress};
 
+#[derive(Serialize)]
+struct Report {
+    schema: u32,
+    output: String,
+    #[serde(flatten)]
+    made: Made,
+}
+
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let config = SynthConfig::from_settings(settings(args))?;
     if is_stdout(&args.output) {
         ui::refuse_terminal()?;
     }
-    let mut synth = Synth::new(config.clone())?;
-    let snap_len = config.snap_len.unwrap_or(262_144);
-    let mut output = Output::create(&args.output, Format::PcapNg)?;
-    if let Output::Capture(writer) = &mut output {
-        writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) });
-    }
+    let synth = Synth::new(config)?;
+    let capture = match Output::create(&args.output, Format::PcapNg)? {
+        Output::Null => None,
+        Output::Capture(writer) => Some(*writer),
+    };
     let interrupted = ui::interrupts()?;
     let progress = Progress::new("making packets");
-    let (mut packets, mut bytes, mut captured) = (0u64, 0u64, 0u64);
-    let (mut first, mut last) = (None, None);
-    let mut frame = Vec::new();
-    while let Some(at) = synth.next_packet(&mut frame) {
-        let keep = config.captured_len(frame.len());
-        if let Output::Capture(writer) = &mut output {
-            let data = frame.get(..keep).unwrap_or(&frame);
-            writer.write(0, at, frame.len() as u32, data)?;
-        }
-        packets += 1;
-        bytes += frame.len() as u64;
-        captured += keep as u64;
-        first = first.or(Some(at));
-        last = Some(at);
-        if packets.is_multiple_of(65_536) {
-            progress.at(Some(packets as f64 / config.packets as f64));
-            ui::unless(&interrupted)?;
-        }
-    }
+    let made = synth.write_to(capture, |share| {
+        progress.at(Some(share));
+        ui::unless(&interrupted).map_err(anyhow::Error::from)
+    })?;
     drop(progress);
-    let file_bytes = match output {
-        Output::Null => None,
-        Output::Capture(writer) => Some(writer.finish()?.file_bytes),
-    };
-    let duration_ns = last.zip(first).map_or(0, |(l, f)| l.since(f));
-    let report = json!({
-        "schema": 1, "output": args.output.display().to_string(), "packets": packets, "bytes": bytes,
-        "captured_bytes": captured, "duration_ns": duration_ns, "file_bytes": file_bytes, "seed": config.seed,
-    });
+    let report = Report { schema: 1, output: args.output.display().to_string(), made };
     let text = match args.format {
         cli::Format::Json => serde_json::to_string_pretty(&report)?,
         cli::Format::Table => {
             let mut t = Table::default();
             t.title(format!("{}", args.output.display()));
-            t.row(["packets", &count(packets)]);
-            t.row(["bytes on the wire", &count(bytes)]);
-            t.row(["duration", &time(Some(duration_ns as f64))]);
-            t.row(["rate", &rates(packets, bytes, duration_ns)]);
-            t.row(["seed", &config.seed.to_string()]);
+            t.row(["packets", &count(made.packets)]);
+            t.row(["bytes on the wire", &count(made.bytes)]);
+            t.row(["duration", &time(Some(made.duration_ns as f64))]);
+            t.row(["rate", &rates(made.packets, made.bytes, made.duration_ns)]);
+            t.row(["seed", &made.seed.to_string()]);
             t.render(ui::columns())
         }
     };

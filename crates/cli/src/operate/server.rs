@@ -1,7 +1,6 @@
-//! The socket's connections. Their number, the length of a request and the time that one may take are
-//! bounded, so that no behaviour of clients ends the server; the data path hears of one request at a time.
+//! The socket's connections. The length of a request and the time that one may take are bounded, so that no
+//! behaviour of clients ends the server; the data path hears of one request at a time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,20 +9,16 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::Shared;
 use super::control::{answer, is_short, longest_turn, refuse};
-use crate::metrics::server::close_oldest;
+use crate::connections;
 use slipstream::operate::LONGEST_LINE;
 
-/// Connections at a time; a further one takes the place of the oldest.
-const CONNECTIONS: usize = 64;
 /// Longest time without a whole request, and for a client to take an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Wait after an accept that failed with no connection open.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// Whose turn it is among requests that are answered at once, and among those that may take long: these keep
 /// nobody from hearing how the pipeline is.
@@ -35,26 +30,9 @@ struct Turns {
 
 /// Serves for ever.
 pub(super) async fn serve(listener: UnixListener, operation: Shared) {
-    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     let turns = Turns { short: Arc::new(Semaphore::new(1)), long: Arc::new(Semaphore::new(1)) };
-    loop {
-        let accepted = listener.accept().await;
-        open.retain(|c| !c.is_finished());
-        match accepted {
-            Ok((stream, _)) => {
-                if open.len() >= CONNECTIONS {
-                    close_oldest(&mut open).await;
-                }
-                open.push_back(tokio::spawn(connection(stream, operation.clone(), turns.clone())));
-            }
-            // Most likely no descriptor is left: closing a connection frees one.
-            Err(_) => {
-                if !close_oldest(&mut open).await {
-                    sleep(AGAIN).await;
-                }
-            }
-        }
-    }
+    let begin = |stream| tokio::spawn(connection(stream, operation.clone(), turns.clone()));
+    connections::serve(listener, "--control", begin).await;
 }
 
 /// Answers the requests of one connection, a line each.
@@ -110,6 +88,8 @@ mod tests {
 
     use anyhow::bail;
     use slipstream::pipeline::Plan;
+
+    use tokio::time::sleep;
 
     use super::super::Operation;
     use super::*;

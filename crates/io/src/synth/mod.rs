@@ -29,6 +29,7 @@ mod plain;
 mod random;
 mod settings;
 mod text;
+mod write;
 
 pub use config::{
     Arrivals, Lifetime, MAX_COPIES, MAX_FLOWS, MAX_FRAME, MIN_FRAME, Order, Profile, Protocol, SynthConfig,
@@ -37,13 +38,17 @@ pub use config::{
 pub use error::SynthError;
 pub use settings::SettingsError;
 pub use text::{Rate, Size};
+pub use write::Made;
 
 use campus::Campus;
 use pace::Pace;
 use packet::Writer;
 use plain::Plain;
 use random::Rng;
+
+use crate::capture::Record;
 use slipstream_core::time::Nanos;
+use slipstream_wire::LinkType;
 
 /// Stream of random numbers that the payload comes from.
 const PAYLOAD: u64 = 0;
@@ -95,6 +100,14 @@ impl Synth {
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.left
+    }
+
+    /// The next packet as a capture has it, with as much of it as the snap length lets in. `buf` is where the
+    /// frame lies, all of it; see [`next_packet`](Self::next_packet).
+    pub fn next_record<'a>(&mut self, buf: &'a mut Vec<u8>) -> Option<Record<'a>> {
+        let time = self.next_packet(buf)?;
+        let data = buf.get(..self.config.captured_len(buf.len())).unwrap_or(buf);
+        Some(Record { time, interface: 0, link: LinkType::Ethernet, original_len: buf.len() as u32, data })
     }
 
     /// Replaces `buf` by the next frame, whole (the snap length is the writer's business) and without frame

@@ -80,6 +80,18 @@ pub enum Opening {
     MiddleKept,
 }
 
+impl Opening {
+    /// Of a part that begins the trace or not, all of whose packets are to be kept or not.
+    #[must_use]
+    pub const fn new(begins: bool, keep: bool) -> Self {
+        match (begins, keep) {
+            (true, _) => Self::Trace,
+            (false, false) => Self::Middle,
+            (false, true) => Self::MiddleKept,
+        }
+    }
+}
+
 /// A packet's acknowledgement, as far as the next one depends on it.
 type Ack = Acknowledged;
 

@@ -8,7 +8,6 @@ use serde::Serialize;
 use slipstream::io::capture::{Span, SpanRead, span_of_part};
 use slipstream::text_file;
 use slipstream_trace::{Config, Ending, MergeError, Opening, Place, Stretch, StretchAnalyzer};
-use slipstream_wire::LinkType;
 use tracing::warn;
 
 use super::super::{Outcome, report_damage, report_times};
@@ -103,17 +102,9 @@ struct How {
     walk: bool,
 }
 
-fn opening(span: Span, keep: bool) -> Opening {
-    match (span.from, keep) {
-        (0, _) => Opening::Trace,
-        (_, false) => Opening::Middle,
-        (_, true) => Opening::MiddleKept,
-    }
-}
-
 fn read_span(path: &Path, span: Span, config: &Config, how: How) -> anyhow::Result<(Stretch, SpanRead)> {
     let file = path.display().to_string();
-    let mut analyzer = StretchAnalyzer::new(config.clone(), opening(span, how.keep))?;
+    let mut analyzer = StretchAnalyzer::new(config.clone(), Opening::new(span.from == 0, how.keep))?;
     let progress = Progress::new(&file);
     let read = span.read(
         path,
@@ -152,7 +143,7 @@ fn read_stream(
     file: &str,
     strict: bool,
 ) -> anyhow::Result<Stretch> {
-    let mut analyzer = StretchAnalyzer::new(config.clone(), opening(span, false))?;
+    let mut analyzer = StretchAnalyzer::new(config.clone(), Opening::new(span.from == 0, false))?;
     let (progress, mut packets) = (Progress::new(file), 0u64);
     let mut goes_on = || {
         packets += 1;
@@ -171,9 +162,8 @@ fn read_stream(
         }
         Input::Synth(mut synth) => {
             let mut frame = Vec::new();
-            while let Some(at) = synth.next_packet(&mut frame) {
-                let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
-                analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+            while let Some(record) = synth.next_record(&mut frame) {
+                analyzer.packet(record.time.0, record.link, record.original_len, record.data);
                 goes_on()?;
             }
         }

@@ -191,13 +191,12 @@ pub(super) fn analyze_one(
         }
         Input::Synth(mut synth) => {
             let (mut frame, mut packets) = (Vec::new(), 0u64);
-            while let Some(at) = synth.next_packet(&mut frame) {
+            while let Some(Record { time, link, original_len, data, .. }) = synth.next_record(&mut frame) {
                 packets += 1;
                 if packets.is_multiple_of(LOOK_EVERY) {
                     progress.goes_on(None)?;
                 }
-                let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
-                if !sinks.packet(at, LinkType::Ethernet, frame.len() as u32, data)? {
+                if !sinks.packet(time, link, original_len, data)? {
                     break;
                 }
             }

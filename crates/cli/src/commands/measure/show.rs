@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, quantiles, relative_error, wmrd};
-use slipstream_report::{Table, count, number, time};
+use slipstream_report::{Table, count, number, plural, time};
 use slipstream_sketch::{Confidence, ValueRange};
 
 use super::Report;
@@ -193,12 +193,12 @@ fn as_table(r: &Report) -> String {
         let since = |ns: u64| Duration(ns.saturating_sub(first));
         let (from, to) = (since(e.span.start_ns), since(e.span.end_ns));
         let when = if r.epochs.len() > 1 { format!(" (+{from} to +{to})") } else { String::new() };
-        let flows = e.flows.map(|f| format!(", {} flows", count(f))).unwrap_or_default();
+        let flows = e.flows.map(|f| format!(", {}", plural(f, "flow"))).unwrap_or_default();
         let full = if e.saturated { ", saturated" } else { "" };
         let partial = if e.span.partial { ", partial" } else { "" };
         t.title(format!(
-            "{what} {i}{when}: {} packets, weight {}{flows}{full}{partial}",
-            count(e.span.packets),
+            "{what} {i}{when}: {}, weight {}{flows}{full}{partial}",
+            plural(e.span.packets, "packet"),
             count(e.weight)
         ));
         match &e.answer {

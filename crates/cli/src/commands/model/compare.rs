@@ -110,7 +110,7 @@ fn json_row(r: &Row) -> Value {
         "relative_error": r.comparison.relative_error,
         "jsd": r.comparison.jsd,
         "served_pps": r.served_pps,
-        "predicted": super::summary(&r.solution),
+        "predicted": r.solution.summary(),
         "measured_batch_pmf": r.measured,
         "predicted_batch_pmf": r.solution.batch_pmf,
     })

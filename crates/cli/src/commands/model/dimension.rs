@@ -7,7 +7,7 @@ use slipstream_model::{Candidate, Choices, Dimension, Target, dimension};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish, inputs, loss, mpps, summary};
+use super::{finish, inputs, loss, mpps};
 use crate::check;
 use crate::cli::model;
 use crate::ui::at_work;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
         "batch": found.best.batch,
         "max_core_pps": found.max_core_pps,
         "max_total_pps": found.max_core_pps * f64::from(found.best.cores),
-        "per_core": summary(&found.best.solution),
+        "per_core": found.best.solution.summary(),
         "considered": found.considered.iter().map(json_candidate).collect::<Vec<_>>(),
     });
     finish(&args.reporting, &checks, &result, || table(&found))
@@ -51,7 +51,7 @@ fn json_candidate(c: &Candidate) -> Value {
         "p_loss": c.solution.p_loss,
         "load": c.solution.load,
         "mean_batch": c.solution.mean_batch,
-        "sojourn_ns": super::delay(&c.solution.sojourn),
+        "sojourn_ns": c.solution.sojourn.summary(),
     })
 }
 

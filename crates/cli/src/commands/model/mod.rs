@@ -7,8 +7,6 @@ mod inputs;
 mod solve;
 mod sweep;
 
-use serde_json::{Value, json};
-use slipstream_model::{Delay, Solution};
 use slipstream_report::per_second;
 
 pub(super) use inputs::warn_of_coarse;
@@ -24,33 +22,6 @@ pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {
         ModelVerb::Dimension(args) => dimension::run(args),
         ModelVerb::Sweep(args) => sweep::run(args),
     }
-}
-
-/// The keys of a solution but its distributions.
-fn summary(s: &Solution) -> Value {
-    json!({
-        "load": s.load,
-        "offered_pps": s.offered_pps,
-        "throughput_pps": s.throughput_pps,
-        "p_loss": s.p_loss,
-        "utilization": s.utilization,
-        "mean_batch": s.mean_batch,
-        "sd_batch": s.sd_batch,
-        "mean_queue": s.mean_queue,
-        "wait_ns": delay(&s.wait),
-        "sojourn_ns": delay(&s.sojourn),
-        "residual": s.residual,
-    })
-}
-
-fn delay(d: &Delay) -> Value {
-    let at = |q: f64| whole(d.quantile_ns(q));
-    json!({ "mean": d.mean_ns(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99) })
-}
-
-/// A time in whole ns.
-fn whole(ns: f64) -> u64 {
-    ns.round().max(0.0) as u64
 }
 
 /// A share that may be very small, for people.

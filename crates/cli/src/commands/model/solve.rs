@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use serde_json::{Value, json};
-use slipstream_model::{Effort, Error, Model, Simulated, Solution, simulate};
+use slipstream_model::{Effort, Error, Model, Report, Simulated, Solution, simulate};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish_beside, inputs, loss, mpps, summary, whole};
+use super::{finish_beside, inputs, loss, mpps};
 use crate::check;
 use crate::cli::model::Solve;
 use crate::replace::{Replacement, refuse_shared};
@@ -42,41 +41,12 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let effort = |polls| Effort { polls, warmup: polls / 10, seed: args.seed };
     let simulated = args.simulate.map(|polls| at_work("simulating", || simulate(&model, effort(polls))));
     let simulated = simulated.transpose()?;
-    let mut result = solution.as_ref().map_or_else(|| json!({}), summary);
-    let p = model.parameters();
-    let more = json!({
-        "schema": 1,
-        "queue": args.ring.queue,
-        "batch": args.ring.batch,
-        "slot_ns": p.slot_ns,
-        "start": p.start,
-        "interarrival": { "process": p.interarrival.name(), "mean_slots": p.interarrival.mean(), "cv": p.interarrival.cv() },
-        "service": { "process": p.variation.name(), "empty_poll_ns": p.service.mean_ns(0), "lines": p.service.pieces() },
-        "batch_pmf": solution.as_ref().map(|s| &s.batch_pmf),
-        "queue_pmf": solution.as_ref().map(|s| &s.queue_pmf),
-        "simulation": simulated.as_ref().map(simulation),
-        "elapsed_ns": elapsed_ns,
-    });
-    if let (Value::Object(result), Value::Object(more)) = (&mut result, more) {
-        result.extend(more);
-    }
-    let drawn = |solution| report(solution, simulated.as_ref(), p.interarrival.name());
+    let result =
+        serde_json::to_value(Report::new(&model, solution.as_ref(), simulated.as_ref(), elapsed_ns))?;
+    let process = model.parameters().interarrival.name();
+    let drawn = |solution| report(solution, simulated.as_ref(), process);
     let written = page.zip(solution.as_ref()).map_or(Ok(()), |(file, solution)| drawn(solution).write(file));
     finish_beside(written, &args.reporting, &checks, &result, || table(solution.as_ref(), simulated.as_ref()))
-}
-
-fn simulation(s: &Simulated) -> Value {
-    let [p50, p90, p99] = s.sojourn_quantiles_ns.map(whole);
-    json!({
-        "confidence": 0.99,
-        "mean_batch": s.mean_batch,
-        "mean_queue": s.mean_queue,
-        "p_loss": s.p_loss,
-        "mean_wait_ns": s.wait_ns,
-        "mean_sojourn_ns": s.sojourn_ns,
-        "sojourn_ns": { "p50": p50, "p90": p90, "p99": p99 },
-        "batch_pmf": s.batch_pmf,
-    })
 }
 
 fn table(solution: Option<&Solution>, simulated: Option<&Simulated>) -> Table {

@@ -3,12 +3,13 @@
 use std::thread;
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
-use slipstream_model::{Interarrival, Parameters, Solution, solve_all};
+use serde::Serialize;
+use serde_json::json;
+use slipstream_model::{Interarrival, Parameters, Solution, Summary, solve_all};
 use slipstream_report::{Table, time};
 
 use super::super::Outcome;
-use super::{finish_beside, inputs, loss, mpps, summary};
+use super::{finish_beside, inputs, loss, mpps};
 use crate::check;
 use crate::cli::model::Sweep;
 use crate::replace::{Replacement, refuse_shared};
@@ -18,6 +19,14 @@ use crate::ui::at_work;
 struct Point {
     process: String,
     solution: Solution,
+}
+
+/// A point, as the report has it.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    figures: Summary,
+    process: &'a str,
 }
 
 pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
@@ -50,13 +59,7 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
     });
     let points = points.collect::<anyhow::Result<Vec<_>>>()?;
     let elapsed_ns = since.elapsed().as_nanos() as u64;
-    let rows = points.iter().map(|p| {
-        let mut row = summary(&p.solution);
-        if let Value::Object(map) = &mut row {
-            map.insert("process".into(), p.process.clone().into());
-        }
-        row
-    });
+    let rows = points.iter().map(|p| Row { figures: p.solution.summary(), process: &p.process });
     let result = json!({
         "schema": 1,
         "queue": args.ring.queue,
