@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Format, Reporting};
-use crate::units::{Nanoseconds, Rate, packets, share};
+use crate::units::{Count, Nanoseconds, Rate, packets, share};
 
 /// Predict batch sizes, loss and latency of a processor that works in batches, and size it.
 #[derive(Debug, Args)]
@@ -163,9 +163,9 @@ pub(crate) struct Solve {
     pub(crate) rate: Option<Rate>,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Also simulate so many polls, packet by packet: 1000 to a billion.
+    /// Also simulate so many polls, packet by packet: 1k to 1G.
     #[arg(long, value_name = "POLLS")]
-    pub(crate) simulate: Option<u64>,
+    pub(crate) simulate: Option<Count>,
     /// Where the simulation's random numbers begin.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "simulate")]
     pub(crate) seed: u64,

@@ -153,7 +153,7 @@ fn model(words: &[&str]) -> Value {
 
 #[test]
 fn model_solve() {
-    let machine = ["solve", "--queue", "512", "--batch", "32", "--rate", "9mpps", "--simulate", "2000"];
+    let machine = ["solve", "--queue", "512", "--batch", "32", "--rate", "9mpps", "--simulate", "2k"];
     let result = model(&[&machine[..], &SERVICE].concat());
     has(&result, SOLUTION);
     has(&result, DELAYS);

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
         bail!("--report draws a solution, and this start is only simulated");
     }
     let effort = |polls| Effort { polls, warmup: polls / 10, seed: args.seed };
-    let simulated = args.simulate.map(|polls| at_work("simulating", || simulate(&model, effort(polls))));
+    let simulated = args.simulate.map(|polls| at_work("simulating", || simulate(&model, effort(polls.0))));
     let simulated = simulated.transpose()?;
     let result =
         serde_json::to_value(Report::new(&model, solution.as_ref(), simulated.as_ref(), elapsed_ns))?;
