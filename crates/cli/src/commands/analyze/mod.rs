@@ -211,28 +211,9 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     }
     // Two threads would each get some of its bytes.
     args.traces.iter().filter(|trace| trace.as_os_str() == "-").skip(1).try_for_each(|t| refuse_stdin(t))?;
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.map_or(cores, usize::from);
-    // Packets of several traces go to one file in the order of the command line.
-    let at_once = if args.parquet_packets.is_some() { 1 } else { threads.min(args.traces.len()) };
-    let config = Config {
-        windows_ns: args.window.iter().map(|w| w.0).collect(),
-        burst: args.burst,
-        top: args.top,
-        encapsulation: encapsulation(args.tunnel),
-        threads: (threads / at_once).max(1),
-        ..Config::default()
-    };
-    config.validate()?;
+    let (config, at_once) = config(args)?;
     frontier::check(args)?;
-    let outputs = [
-        ("--report", args.report.as_deref()),
-        ("--parquet", args.parquet.as_deref()),
-        ("--parquet-packets", args.parquet_packets.as_deref()),
-        ("--save", args.save.as_deref()),
-    ];
-    let inputs = args.traces.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
-    refuse_shared(outputs, inputs)?;
+    refuse_shared_files(args)?;
     let mut output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     // From here on they end it by an error; see `Progress::goes_on`.
     ui::interrupts()?;
@@ -264,8 +245,8 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     };
     output.write(&analyzed, &whole, diff.as_ref())?;
     let result = Analysis::of(&analyzed, whole, diff.as_ref(), &failed);
-    match args.reporting.format {
-        cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
+    let text = match args.reporting.format {
+        cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Table => {
             let mut t = Table::default();
             match &diff {
@@ -273,9 +254,10 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
                 None => tables(&mut t, &analyzed, total, groups.as_ref()),
             }
             table::failed(&mut t, &failed);
-            ui::print(t.render(ui::columns()))?;
+            t.render(ui::columns())
         }
-    }
+    };
+    ui::print(text)?;
     if !failed.is_empty() && !args.keep_going {
         bail!(
             "{} of {} could not be analysed (--keep-going takes that for success)",
@@ -288,6 +270,36 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
+}
+
+/// How traces are analysed, and how many at once.
+fn config(args: &cli::Analyze) -> anyhow::Result<(Config, usize)> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.map_or(cores, usize::from);
+    // Packets of several traces go to one file in the order of the command line.
+    let at_once = if args.parquet_packets.is_some() { 1 } else { threads.min(args.traces.len()) };
+    let config = Config {
+        windows_ns: args.window.iter().map(|w| w.0).collect(),
+        burst: args.burst,
+        top: args.top,
+        encapsulation: encapsulation(args.tunnel),
+        threads: (threads / at_once).max(1),
+        ..Config::default()
+    };
+    config.validate()?;
+    Ok((config, at_once))
+}
+
+/// Refuses a file for two of the results, or for a result and what is read.
+fn refuse_shared_files(args: &cli::Analyze) -> anyhow::Result<()> {
+    let outputs = [
+        ("--report", args.report.as_deref()),
+        ("--parquet", args.parquet.as_deref()),
+        ("--parquet-packets", args.parquet_packets.as_deref()),
+        ("--save", args.save.as_deref()),
+    ];
+    let inputs = args.traces.iter().map(PathBuf::as_path).chain(args.selection.rules_file());
+    refuse_shared(outputs, inputs)
 }
 
 /// The tables of all traces, and of their total.

@@ -12,6 +12,28 @@ use crate::units::Duration;
 /// that the user's selection left out.
 pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64>, Option<u64>), r: &Report) {
     t.title(name.to_owned());
+    totals(t, (damaged, left_out), r);
+    locality(t, r);
+    holding(t, "What holding would gain: all IP", &r.ip);
+    holding(t, "What holding would gain: TCP", &r.tcp);
+    if !r.ip.flow_switches.is_empty() {
+        t.title("Flow switches in a batch");
+        t.row(["batch", "as they come", "sorted by flow"]);
+        for s in &r.ip.flow_switches {
+            t.row([s.batch.to_string(), format!("{:.1}", s.unordered), format!("{:.1}", s.ordered)]);
+        }
+    }
+    endpoints(t, r);
+    if r.clock_backwards > 0 {
+        warn!(
+            "{name}: the times of {} ran backwards; windows take them to come with the one before",
+            plural(r.clock_backwards, "packet")
+        );
+    }
+}
+
+/// The amounts: what came, and what of it counts.
+fn totals(t: &mut Table, (damaged, left_out): (Option<u64>, Option<u64>), r: &Report) {
     t.row(["packets", &count(r.records)]);
     if let Some(n) = left_out {
         t.row(["not selected", &count(n)]);
@@ -40,6 +62,9 @@ pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64
     if let Some(byte) = damaged {
         t.row(["damaged at byte", &count(byte)]);
     }
+}
+
+fn locality(t: &mut Table, r: &Report) {
     t.title("Locality");
     t.row(["", "all IP", "TCP"]);
     let both =
@@ -52,53 +77,46 @@ pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64
     both(t, "pairs with another flow between", &|s| share(s.share_spatial_distance_gt_1));
     both(t, "spatial distance, median", &|s| number(s.spatial_distance.p50, 0));
     both(t, "temporal distance, median", &|s| time(s.temporal_distance_ns.p50));
-    for (label, s) in [("What holding would gain: all IP", &r.ip), ("What holding would gain: TCP", &r.tcp)] {
-        if s.packets == 0 {
-            continue;
-        }
-        t.title(label);
-        t.row(["hold", "SLF after", "mean train", "in trains of 2+", "p75", "p90", "ACKs coalescable"]);
-        for w in &s.windows {
-            t.row([
-                Duration(w.window_ns).to_string(),
-                number(w.slf_after, 3),
-                number(w.mean_train, 3),
-                share(w.share_packets_in_trains),
-                number(w.p75, 0),
-                number(w.p90, 0),
-                w.acks.map_or_else(String::new, |a| share(a.ack_coalescable_strict)),
-            ]);
-        }
+}
+
+/// The trains that each window would make of packets.
+fn holding(t: &mut Table, title: &str, s: &Sequence) {
+    if s.packets == 0 {
+        return;
     }
-    if !r.ip.flow_switches.is_empty() {
-        t.title("Flow switches in a batch");
-        t.row(["batch", "as they come", "sorted by flow"]);
-        for s in &r.ip.flow_switches {
-            t.row([s.batch.to_string(), format!("{:.1}", s.unordered), format!("{:.1}", s.ordered)]);
-        }
-    }
-    if !r.top_endpoints.is_empty() {
-        t.title("Addresses with the most flows");
+    t.title(title);
+    t.row(["hold", "SLF after", "mean train", "in trains of 2+", "p75", "p90", "ACKs coalescable"]);
+    for w in &s.windows {
         t.row([
-            "",
-            "flows sent",
-            "received",
-            "packets a flow sent, mean",
-            "largest",
-            "received, mean",
-            "largest",
+            Duration(w.window_ns).to_string(),
+            number(w.slf_after, 3),
+            number(w.mean_train, 3),
+            share(w.share_packets_in_trains),
+            number(w.p75, 0),
+            number(w.p90, 0),
+            w.acks.map_or_else(String::new, |a| share(a.ack_coalescable_strict)),
         ]);
-        for e in &r.top_endpoints {
-            let side = |s: &EndpointSide| [number(s.mean, 1), s.max.map_or_else(|| "–".to_owned(), count)];
-            let flows = [e.address.to_string(), count(e.tx.flows), count(e.rx.flows)];
-            t.row(flows.into_iter().chain(side(&e.tx)).chain(side(&e.rx)));
-        }
     }
-    if r.clock_backwards > 0 {
-        warn!(
-            "{name}: the times of {} ran backwards; windows take them to come with the one before",
-            plural(r.clock_backwards, "packet")
-        );
+}
+
+fn endpoints(t: &mut Table, r: &Report) {
+    if r.top_endpoints.is_empty() {
+        return;
+    }
+    t.title("Addresses with the most flows");
+    t.row([
+        "",
+        "flows sent",
+        "received",
+        "packets a flow sent, mean",
+        "largest",
+        "received, mean",
+        "largest",
+    ]);
+    for e in &r.top_endpoints {
+        let side = |s: &EndpointSide| [number(s.mean, 1), s.max.map_or_else(|| "–".to_owned(), count)];
+        let flows = [e.address.to_string(), count(e.tx.flows), count(e.rx.flows)];
+        t.row(flows.into_iter().chain(side(&e.tx)).chain(side(&e.rx)));
     }
 }
 

@@ -232,11 +232,19 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     };
     let verdict = format!("{} {gain} {}{costs}", reason(args, a), price(args, a).unwrap_or_default());
     let mut page = Page::new(&title, &verdict);
+    figures(&mut page, a, &mark);
+    frontier(&mut page, a, &mark);
+    page.figures_of(&table(args, a));
+    page
+}
+
+/// What each hold would bring; `mark` names the one that is recommended.
+fn figures(page: &mut Page, a: &Answer, mark: &str) {
     let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
         (name.to_owned(), a.outlooks.iter().map(|o| (o.hold_ns / 1e3, f(o))).collect::<Vec<_>>())
     };
     let curves = |y: &'static str, lines: Vec<(String, Vec<(f64, f64)>)>| {
-        Curves::from(lines).named("hold, µs", y).marked(best.hold_ns / 1e3, &mark)
+        Curves::from(lines).named("hold, µs", y).marked(a.best.hold_ns / 1e3, mark)
     };
     page.figure(
         "slf",
@@ -279,6 +287,10 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         )
         .log(),
     );
+}
+
+/// What trains cost in delay.
+fn frontier(page: &mut Page, a: &Answer, mark: &str) {
     let points = |of: &[Point]| {
         let mut points: Vec<_> = of
             .iter()
@@ -289,15 +301,15 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         points
     };
     let fixed: Vec<_> = a.frontier.holds.iter().map(|b| b.fixed).collect();
-    let mut frontier = Curves::from(vec![
+    let mut curves = Curves::from(vec![
         ("fixed hold".to_owned(), points(&fixed)),
         ("adaptive hold".to_owned(), points(&a.frontier.adaptive)),
         ("future known".to_owned(), points(&a.frontier.clairvoyant)),
     ])
     .named("packets a train, mean", "mean delay, µs")
     .log();
-    if let Some(held) = fixed.iter().find(|p| p.hold_ns == best.hold_ns as u64) {
-        frontier = frontier.marked(held.mean_train, &mark);
+    if let Some(held) = fixed.iter().find(|p| p.hold_ns == a.best.hold_ns as u64) {
+        curves = curves.marked(held.mean_train, mark);
     }
     page.figure(
         "frontier",
@@ -305,10 +317,8 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         "Mean train against mean added delay: the lower a line, the less delay packets pay for trains of that length. A \
          fixed hold waits for every train alike; the adaptive one stops where the next packet is not worth its delay any \
          more; nothing can be below what knowing the future would give.",
-        frontier,
+        curves,
     );
-    page.figures_of(&table(args, a));
-    page
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! `slipstream slice size`: how many payloads wait, and what room they take.
 
 use anyhow::{bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use slipstream::slice::{MAX_PLACES, generation_wraps_ns, residence_ns, unsliced_share, waiting};
 use slipstream::units::Rate;
-use slipstream_model::data_movement::sram::Demand;
+use slipstream_model::data_movement::sram::{Demand, Room};
 use slipstream_report::{Table, count, share, time};
 
 use super::super::Outcome;
@@ -15,8 +15,33 @@ use crate::cli::slice::SliceSize;
 /// Bits of the generation in a keyed token.
 const GENERATION_BITS: u32 = 24;
 
+/// What the arithmetic gives.
+struct Sizes {
+    room: Room,
+    /// Payloads that wait at a time, and whether there is an entry for each.
+    needed: f64,
+    enough: bool,
+    unsliced: f64,
+    residence_ns: f64,
+    wraps_ns: f64,
+}
+
 pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    let demand = demand(args)?;
+    let sizes = Sizes::of(args, &demand);
+    finish(&args.reporting, &checks, &sizes.to_json(args), || {
+        let mut t = Table::default();
+        if args.explain {
+            explain(&mut t, args, &demand, sizes.needed);
+        }
+        sizes.tell(&mut t, args);
+        t
+    })
+}
+
+/// What the options ask for.
+fn demand(args: &SliceSize) -> anyhow::Result<Demand> {
     ensure!(
         args.headroom.is_finite() && args.headroom >= 1.0,
         "--headroom {}: 1 or more is possible",
@@ -39,7 +64,7 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
         Rate::Packets(packets) if packets > 0 => packets as f64 * bits_a_frame,
         _ => bail!("--link: nothing comes at this rate"),
     };
-    let demand = Demand {
+    Ok(Demand {
         link,
         smallest: args.threshold,
         largest: args.largest,
@@ -48,40 +73,51 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
         headroom: args.headroom,
         most_entries: MAX_PLACES,
         ..Demand::default()
-    };
-    let room = demand.room();
-    let needed = waiting(room.rate, args.service.0);
-    let enough = f64::from(room.entries) >= needed;
-    let (unsliced, residence) =
-        (unsliced_share(args.dropped, args.ttl), residence_ns(room.rate, room.entries, args.ttl));
-    let wraps = generation_wraps_ns(room.rate, room.entries, GENERATION_BITS);
-    let result = json!({
-        "schema": 1,
-        "rate_pps": room.rate,
-        "service_ns": args.service.0,
-        "waiting": needed,
-        "headroom": args.headroom,
-        "entries": room.entries,
-        "enough": enough,
-        "entry_bytes": room.entry_bytes,
-        "payload_bytes": room.payload_bytes,
-        "metadata_bytes": room.all_bytes - room.payload_bytes,
-        "bytes": room.all_bytes,
-        "ttl": args.ttl,
-        "longest_stay_ns": residence.round() as u64,
-        "unsliced_share": unsliced,
-        "generation_wraps_ns": wraps.round() as u64,
-    });
-    finish(&args.reporting, &checks, &result, || {
-        let mut t = Table::default();
-        if args.explain {
-            explain(&mut t, args, &demand, needed);
+    })
+}
+
+impl Sizes {
+    fn of(args: &SliceSize, demand: &Demand) -> Self {
+        let room = demand.room();
+        let needed = waiting(room.rate, args.service.0);
+        Self {
+            needed,
+            enough: f64::from(room.entries) >= needed,
+            unsliced: unsliced_share(args.dropped, args.ttl),
+            residence_ns: residence_ns(room.rate, room.entries, args.ttl),
+            wraps_ns: generation_wraps_ns(room.rate, room.entries, GENERATION_BITS),
+            room,
         }
+    }
+
+    fn to_json(&self, args: &SliceSize) -> Value {
+        let room = &self.room;
+        json!({
+            "schema": 1,
+            "rate_pps": room.rate,
+            "service_ns": args.service.0,
+            "waiting": self.needed,
+            "headroom": args.headroom,
+            "entries": room.entries,
+            "enough": self.enough,
+            "entry_bytes": room.entry_bytes,
+            "payload_bytes": room.payload_bytes,
+            "metadata_bytes": room.all_bytes - room.payload_bytes,
+            "bytes": room.all_bytes,
+            "ttl": args.ttl,
+            "longest_stay_ns": self.residence_ns.round() as u64,
+            "unsliced_share": self.unsliced,
+            "generation_wraps_ns": self.wraps_ns.round() as u64,
+        })
+    }
+
+    fn tell(&self, t: &mut Table, args: &SliceSize) {
+        let Self { room, needed, enough, .. } = self;
         t.title("Room for payloads");
         t.row(["packets worth slicing, a second", &count(room.rate.round() as u64)]);
         t.row(["wait at a time", &format!("{needed:.1}")]);
         t.row(["entries (N)", &count(room.entries.into())]);
-        if !enough {
+        if !*enough {
             t.row(["", "no more can be named by a token: what finds no entry goes whole"]);
         } else if f64::from(room.entries) < needed * args.headroom {
             let times = f64::from(room.entries) / needed;
@@ -91,11 +127,10 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
         let kib = |bytes: u64| format!("{} ({:.1} KiB)", count(bytes), bytes as f64 / 1024.0);
         t.row(["bytes of all payloads", &kib(room.payload_bytes)]);
         t.row(["with what is kept beside them", &kib(room.all_bytes)]);
-        t.row(["longest stay of a dropped packet's payload", &time(Some(residence))]);
-        t.row(["share not sliced because of drops", &share(Some(unsliced))]);
-        t.row(["a generation comes round after", &time(Some(wraps))]);
-        t
-    })
+        t.row(["longest stay of a dropped packet's payload", &time(Some(self.residence_ns))]);
+        t.row(["share not sliced because of drops", &share(Some(self.unsliced))]);
+        t.row(["a generation comes round after", &time(Some(self.wraps_ns))]);
+    }
 }
 
 /// Every step, with its numbers.
