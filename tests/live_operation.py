@@ -425,4 +425,38 @@ def unread(case, binary, scratch):
             case.check(False, "it waits for somebody to read the log")
 
 
-OPERATION = (restart, reloads, abuse, log, unread)
+def renumbered(case, binary, _):
+    """Collectors go on to hear of sessions and flows where this machine's address is another one by and by;
+    the first message by the new one has the templates."""
+    before, after, collector = "10.77.0.50", "10.77.0.51", "10.77.0.2"
+    with Net() as net:
+        net.ip("m", "addr", "add", f"{before}/24", "dev", "mb")
+        readers = {}
+        for what in ("sessions", "flows"):
+            readers[what] = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+            readers[what].bind((collector, 0))
+            readers[what].settimeout(15)
+        ports = {what: reader.getsockname()[1] for what, reader in readers.items()}
+        graph = ("in :: paced(rate=1kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
+                 f"flow_stats(export=\"udp:{collector}:{ports['flows']}\", idle=1s) -> nat(pool=\"192.0.2.1\") -> null")
+        box = Middlebox(net, binary, "run", "--format", "json", "--session-log",
+                        f"ipfix:{collector}:{ports['sessions']}", "-e", graph).ready()
+        for reader in readers.values():
+            case.equal(reader.recvfrom(2000)[1][0], before, "the address in the beginning")
+        net.ip("m", "addr", "del", f"{before}/24", "dev", "mb")
+        net.ip("m", "addr", "add", f"{after}/24", "dev", "mb")
+        for what, reader in readers.items():
+            try:
+                message, sender = reader.recvfrom(2000)
+                while sender[0] != after:
+                    message, sender = reader.recvfrom(2000)
+                case.equal(message[16:18], b"\0\2", f"{what}: the first set of the first message")
+            except TimeoutError:
+                case.check(False, f"nothing is heard of {what} any more")
+            reader.close()
+        status, _, err = box.stop()
+        case.equal(status, 0, f"exit status ({err})")
+        case.check("the log of sessions can't be written" in err, err)
+
+
+OPERATION = (restart, reloads, abuse, log, unread, renumbered)

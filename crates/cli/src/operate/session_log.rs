@@ -9,7 +9,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -100,13 +99,6 @@ enum Log {
     Json(Lines),
 }
 
-fn socket(to: &str) -> io::Result<UdpSocket> {
-    let local = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-    let socket = UdpSocket::bind(local)?;
-    socket.connect(to)?;
-    Ok(socket)
-}
-
 /// The fate of events that were sent.
 fn sent(datagrams: &mut Datagrams, done: usize, error: Option<io::Error>) -> Written {
     let (lost, late) = datagrams.take_lost();
@@ -125,9 +117,9 @@ impl Log {
                         ..IpfixConfig::default()
                     })
                 };
-                Self::Ipfix((0..shards as u32).map(of).collect(), Datagrams::new(socket(to)?))
+                Self::Ipfix((0..shards as u32).map(of).collect(), Datagrams::to(to.as_str())?)
             }
-            Target::Syslog(to) => Self::Syslog(Datagrams::new(socket(to)?)),
+            Target::Syslog(to) => Self::Syslog(Datagrams::to(to.as_str())?),
             Target::Json(path) => Self::Json(Lines::open(path)?),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
-use std::net::{ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use slipstream_wire::FlowKey;
@@ -90,16 +90,13 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         return Ok(Target::None);
     }
     if let Some(address) = text.strip_prefix("udp:") {
-        let to = address.to_socket_addrs().map_err(wrong)?.next();
-        let to = to.ok_or_else(|| BuildError::setting("export", format!("{address}: no such host")))?;
-        if to.port() == 0 {
+        let to: Vec<SocketAddr> = address.to_socket_addrs().map_err(wrong)?.collect();
+        if to.iter().any(|to| to.port() == 0) {
             return Err(BuildError::setting("export", format!("{address}: nobody listens at port 0")));
         }
-        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
-        let socket = UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)).map_err(wrong)?;
         // A full socket buffer must not stop packets: the message is lost, and counted.
-        socket.set_nonblocking(true).map_err(wrong)?;
-        return Ok(Target::Udp(Datagrams::new(socket)));
+        let datagrams = Datagrams::to(to.as_slice()).and_then(Datagrams::without_waiting);
+        return Ok(Target::Udp(datagrams.map_err(wrong)?));
     }
     let path = if text == "-" { text.into() } else { site.base.join(text) };
     if path.is_dir() {
@@ -475,6 +472,7 @@ impl Observe for FlowStatsStage {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
     use std::time::Duration;
 
     use slipstream_core::pool::Pool;
@@ -484,11 +482,9 @@ mod tests {
     use crate::flow_stats::EndReason;
 
     fn export(to: &UdpSocket) -> Export {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(to.local_addr().unwrap()).unwrap();
-        socket.set_nonblocking(true).unwrap();
+        let datagrams = Datagrams::to(to.local_addr().unwrap()).unwrap().without_waiting().unwrap();
         let exporter = Exporter::new(&IpfixConfig::default());
-        Export { exporter, target: Target::Udp(Datagrams::new(socket)), records: 0, lost: 0 }
+        Export { exporter, target: Target::Udp(datagrams), records: 0, lost: 0 }
     }
 
     /// Live, a call hands out a part of the flows whose time has passed, and the next one goes on soon; in a

@@ -1,4 +1,5 @@
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 
 use super::*;
 
@@ -181,7 +182,7 @@ fn a_datagram_behind_one_that_was_refused_goes_out() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = nobody.local_addr().unwrap().to_string();
     drop(nobody);
-    let mut datagrams = Datagrams::new(socket(&to).unwrap());
+    let mut datagrams = Datagrams::to(to.as_str()).unwrap();
     datagrams.send(b"lost", 3).unwrap();
     thread::sleep(Duration::from_millis(20));
     let somebody = UdpSocket::bind(&to).unwrap();
