@@ -11,9 +11,11 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import harness
 import netns
+from check_functions import ipfix
 from live_attacks import ATTACKS
 from live_faults import FAULTS, ROWS
 from live_functions import FUNCTIONS
@@ -446,10 +449,33 @@ def paced(case, binary, scratch):
     case.check("--poll-log-max" in short.stderr, short.stderr)
 
 
+def exported(case, binary, scratch):
+    """Flow records of a live run are in their file all the time, and stay there, whole messages, where no
+    more find room."""
+    file, most = scratch / "flows.ipfix", 30_000
+
+    def small_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    graph = ("in :: paced(rate=5kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
+             f"f :: flow_stats(export=\"{file}\", flows=100) -> null")
+    words = [binary, "run", *JSON, "--duration", "4s", "-e", graph]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, preexec_fn=small_disk)
+    case.check(done.returncode == 2 and "cannot be written: File too large" in done.stderr, done.stderr)
+    case.check("can't write" in done.stderr and 'stage="f"' in done.stderr, done.stderr)
+    counters = next(s for s in json.loads(done.stdout)["stages"] if s["name"] == "f")["counters"]
+    data = file.read_bytes() if file.exists() else b""
+    case.check(most - 1420 < len(data) <= most, f"{len(data)} bytes in the file")
+    records = sum(1 for _ in ipfix(data))
+    some = 0 < records < counters["records"] and counters["messages_lost"] > 0
+    case.check(some, f"{records} in the file: {counters}")
+
+
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
           *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *LIVE_XDP, *SHARDED, *SHARD_OPERATION, *SETUP, *SLICED, *FAULTS,
           *PACKAGE)
-ANYWHERE = (paced,)
+ANYWHERE = (paced, exported)
 # These say how fast something went, or need both cores for it, so that nothing else may run meanwhile.
 MEASURING = ("paced", "tcp", "iperf", "router", "nat", "xdp_stream", "xdp_generic_stream", "xdp_busy_poll_stream", "packet_stream",
              "shard_stream", "shard_xdp_stream")

@@ -361,6 +361,10 @@ macro_rules! wrapper {
             fn notes(&self) -> Vec<String> {
                 self.0.function.notes()
             }
+
+            fn trouble(&self) -> Option<String> {
+                self.0.function.trouble()
+            }
         }
 
         impl<F: NetworkFunction> Egress for $name<F> {

@@ -1,7 +1,8 @@
 //! Flow statistics in a pipeline, exported by IPFIX (RFC 7011) over UDP, to a file, or not at all.
 
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use crate::ipfix::{Exporter, IpfixConfig};
 use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
-use slipstream_core::new_file::{Output, advice_on_write};
+use slipstream_core::new_file::{NewFile, Output, advice_on_write};
 use slipstream_core::packet::{any_key_of, fast_key_of};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
@@ -109,8 +110,11 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
         return Err(BuildError::setting("export", message));
     }
-    let file = Output::create(&path).map_err(wrong)?;
-    Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
+    let out = match Output::create(&path).map_err(wrong)? {
+        Output::New(new) if site.live => Out::Grows(Growing::new(new)),
+        other => Out::Whole(BufWriter::new(other)),
+    };
+    Ok(Target::File { out: Some(out), path, failed: None })
 }
 
 /// Destination of messages.
@@ -119,15 +123,60 @@ pub enum Target {
     None,
     /// To a collector.
     Udp(Datagrams),
-    /// To a file, which takes its name at the end.
+    /// To a file.
     File {
         /// The file that is being written.
-        out: Option<BufWriter<Output>>,
+        out: Option<Out>,
         /// Its name.
         path: PathBuf,
         /// The first error.
         failed: Option<io::Error>,
     },
+}
+
+/// A file of messages that is being written.
+#[derive(Debug)]
+pub enum Out {
+    /// It takes its name at the end; a device or a pipe has it already.
+    Whole(BufWriter<Output>),
+    /// It can be read all the time, however the run ends.
+    Grows(Growing),
+}
+
+/// A file that has its name from the first message on and consists of whole messages.
+#[derive(Debug)]
+pub struct Growing {
+    /// The file before its first message.
+    new: Option<NewFile>,
+    file: Option<File>,
+    /// Bytes of the messages in it.
+    len: u64,
+}
+
+impl Growing {
+    fn new(new: NewFile) -> Self {
+        Self { new: Some(new), file: None, len: 0 }
+    }
+
+    /// Gives the file its name, if it has none yet.
+    fn named(&mut self) -> io::Result<&mut File> {
+        let named = self.new.take().map(NewFile::publish).transpose()?;
+        self.file = self.file.take().or(named);
+        self.file.as_mut().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the file has no name"))
+    }
+
+    fn write(&mut self, message: &[u8]) -> io::Result<()> {
+        let end = self.len;
+        let file = self.named()?;
+        let written = file.write_all(message);
+        if written.is_ok() {
+            self.len = end + message.len() as u64;
+        } else {
+            // A part of a message would keep readers from those behind it.
+            let _ = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
+        }
+        written
+    }
 }
 
 impl fmt::Debug for Target {
@@ -146,7 +195,11 @@ impl Target {
             Self::None => Ok(()),
             Self::Udp(datagrams) => datagrams.send(message, 1),
             Self::File { out, failed, .. } => {
-                let result = out.as_mut().map_or(Ok(()), |o| o.write_all(message));
+                let result = match out {
+                    Some(Out::Whole(out)) => out.write_all(message),
+                    Some(Out::Grows(file)) => file.write(message),
+                    None => Ok(()),
+                };
                 result.inspect_err(|e| {
                     failed.get_or_insert_with(|| io::Error::new(e.kind(), e.to_string()));
                 })
@@ -159,15 +212,22 @@ impl Target {
         if let Some(error) = failed {
             return Err(not_written(path, error));
         }
-        out.as_mut().map_or(Ok(()), |out| out.flush().map_err(|error| not_written(path, &error)))
+        let Some(Out::Whole(out)) = out else { return Ok(()) };
+        out.flush().map_err(|error| not_written(path, &error))
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
         self.flush()?;
         let Self::File { out, path, .. } = self else { return Ok(()) };
-        let Some(out) = out.take() else { return Ok(()) };
-        let file = out.into_inner().map_err(|error| not_written(path, error.error()))?;
-        file.persist().map_err(|error| not_written(path, &error))
+        let wrong = |error: io::Error| not_written(path, &error);
+        match out.take() {
+            Some(Out::Whole(out)) => {
+                let file = out.into_inner().map_err(|error| wrong(error.into_error()))?;
+                file.persist().map_err(wrong)
+            }
+            Some(Out::Grows(mut file)) => file.named().map(drop).map_err(wrong),
+            None => Ok(()),
+        }
     }
 }
 
@@ -183,6 +243,8 @@ struct Export {
     records: u64,
     /// Messages that could not be sent.
     lost: u64,
+    /// The reason why the last message is not in the file.
+    trouble: Option<String>,
 }
 
 impl Export {
@@ -192,14 +254,20 @@ impl Export {
             return;
         }
         let Self { exporter, target, .. } = self;
+        let messages = exporter.counters().messages;
         let result = exporter.push(record, now, &mut |message| target.write(message));
-        self.count_lost(result.is_err());
+        if exporter.counters().messages != messages {
+            self.written(result);
+        }
     }
 
     fn flush(&mut self, now: Nanos) {
         let Self { exporter, target, .. } = self;
+        let messages = exporter.counters().messages;
         let result = exporter.flush(now, &mut |message| target.write(message));
-        self.count_lost(result.is_err());
+        if exporter.counters().messages != messages {
+            self.written(result);
+        }
         if let Target::Udp(datagrams) = &mut self.target {
             let (lost, late) = datagrams.take_lost();
             self.lost += lost;
@@ -209,11 +277,18 @@ impl Export {
         }
     }
 
-    /// Counts a message that could not be written. Of those that are sent, [`Datagrams`] count which are
-    /// lost: an error may be about the one before.
-    fn count_lost(&mut self, failed: bool) {
-        if !matches!(self.target, Target::Udp(_)) {
-            self.lost += u64::from(failed);
+    /// Counts a message that could not be written, and keeps why. Of those that are sent, [`Datagrams`] count
+    /// which are lost: an error may be about the one before.
+    fn written(&mut self, result: io::Result<()>) {
+        let Target::File { out, path, .. } = &self.target else { return };
+        match result {
+            Err(error) => {
+                self.lost += 1;
+                self.trouble = Some(not_written(path, &error).0);
+            }
+            // What waits in a buffer is not written yet.
+            Ok(()) if matches!(out, Some(Out::Whole(_))) => {}
+            Ok(()) => self.trouble = None,
         }
     }
 }
@@ -248,7 +323,7 @@ impl FlowStatsStage {
         Self {
             flows: FlowStats::new(config),
             asked: Flow::default(),
-            export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0 },
+            export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0, trouble: None },
             next: Nanos::MAX,
             by_clock: false,
             counted: 0,
@@ -468,6 +543,10 @@ impl Observe for FlowStatsStage {
         visit("messages", c.messages);
         visit("messages_lost", self.export.lost);
     }
+
+    fn trouble(&self) -> Option<String> {
+        self.export.trouble.clone()
+    }
 }
 
 #[cfg(test)]
@@ -484,7 +563,45 @@ mod tests {
     fn export(to: &UdpSocket) -> Export {
         let datagrams = Datagrams::to(to.local_addr().unwrap()).unwrap().without_waiting().unwrap();
         let exporter = Exporter::new(&IpfixConfig::default());
-        Export { exporter, target: Target::Udp(datagrams), records: 0, lost: 0 }
+        Export { exporter, target: Target::Udp(datagrams), records: 0, lost: 0, trouble: None }
+    }
+
+    /// Live, what is in a file can be read at any time: it has a name from the first message on, and no part
+    /// of a message that found no room. A file that can't be written stands in for a disk that is full.
+    #[test]
+    fn a_file_that_grows_has_whole_messages_and_says_when_it_can_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.ipfix");
+        std::fs::write(&path, "of an earlier run").unwrap();
+        let new = NewFile::create(&path).unwrap();
+        let target =
+            Target::File { out: Some(Out::Grows(Growing::new(new))), path: path.clone(), failed: None };
+        let exporter = Exporter::new(&IpfixConfig { template_interval: None, ..IpfixConfig::default() });
+        let mut export = Export { exporter, target, records: 0, lost: 0, trouble: None };
+        let there = || std::fs::read(&path).unwrap();
+        assert_eq!(there(), b"of an earlier run");
+        send(&mut export, 1);
+        let first = there();
+        assert_eq!(first.len() as u64, export.exporter.counters().bytes);
+        assert_eq!((first[..2].to_vec(), &export.trouble), (vec![0, 10], &None));
+        let full = |export: &mut Export, other: File| {
+            let Target::File { out: Some(Out::Grows(growing)), .. } = &mut export.target else { panic!() };
+            growing.file.replace(other).unwrap()
+        };
+        let writable = full(&mut export, File::open(&path).unwrap());
+        send(&mut export, 2);
+        assert_eq!((there(), export.lost), (first.clone(), 1));
+        assert!(export.trouble.as_ref().is_some_and(|why| why.contains("flows.ipfix: cannot be written")));
+        // A look at a time without records changes nothing.
+        export.flush(Nanos(5));
+        assert!(export.trouble.is_some());
+        full(&mut export, writable);
+        send(&mut export, 3);
+        assert_eq!((there().len(), export.lost, &export.trouble), (2 * first.len(), 1, &None));
+        // That something is missing is said at the end, and what is there stays.
+        assert!(export.target.finish().is_err());
+        drop(export);
+        assert_eq!(there().len(), 2 * first.len());
     }
 
     /// Live, a call hands out a part of the flows whose time has passed, and the next one goes on soon; in a
