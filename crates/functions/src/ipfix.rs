@@ -256,7 +256,8 @@ impl Exporter {
     fn put_templates(&mut self, now: Nanos) {
         let again = match (self.templates_sent, self.config.template_interval) {
             (None, _) => true,
-            (Some(last), Some(interval)) => now.since(last) >= interval,
+            // Somebody may set the clock back, by hours.
+            (Some(last), Some(interval)) => now.0.abs_diff(last.0) >= interval,
             (Some(_), None) => false,
         };
         if !again {
@@ -381,6 +382,35 @@ mod tests {
         assert_eq!(times, [9, 15, 15, 20]);
     }
 
+    /// A clock that is set back delays them by no more than their interval: a collector that begins meanwhile
+    /// needs them.
+    #[test]
+    fn templates_come_at_their_interval_where_the_clock_is_set_back() {
+        let event = SessionEvent {
+            time: Nanos(5),
+            begins: true,
+            protocol: 17,
+            inside: (IpAddr::from([10, 0, 0, 1]), 5000),
+            external: (IpAddr::from([192, 0, 2, 1]), 6000),
+            remote: (IpAddr::from([198, 51, 100, 7]), 443),
+        };
+        let interval = IpfixConfig { template_interval: Some(60), ..IpfixConfig::default() };
+        let mut exporter = Exporter::of_sessions(&interval);
+        let mut has_templates = |now: u64| {
+            let mut first_set = None;
+            let mut write = |message: &[u8]| {
+                first_set = crate::bytes::be16(message, HEADER);
+                Ok(())
+            };
+            exporter.push_session(&event, Nanos(now), &mut write).unwrap();
+            exporter.flush(Nanos(now), &mut write).unwrap();
+            first_set == Some(TEMPLATE_SET)
+        };
+        let (times, with): (Vec<u64>, Vec<u64>) =
+            (vec![7000, 7059, 7060, 3000, 3059, 3060, 3040], vec![7000, 7060, 3000, 3060]);
+        assert_eq!(times.into_iter().filter(|now| has_templates(*now)).collect::<Vec<_>>(), with);
+    }
+
     /// Whoever collects them may have begun anew where a message could not be sent.
     #[test]
     fn templates_are_sent_again_after_an_error() {
@@ -394,16 +424,16 @@ mod tests {
         };
         let mut exporter = Exporter::of_sessions(&IpfixConfig::default());
         let mut send = |fails: bool| {
-            let mut first_set = 0;
+            let mut first_set = None;
             let mut write = |message: &[u8]| {
-                first_set = message[HEADER + 1];
+                first_set = crate::bytes::be16(message, HEADER);
                 if fails { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(()) }
             };
             exporter.push_session(&event, event.time, &mut write).unwrap();
             assert_eq!(exporter.flush(event.time, &mut write).is_err(), fails);
             first_set
         };
-        let (templates, records) = (TEMPLATE_SET as u8, TEMPLATE_SESSION.to_be_bytes()[1]);
+        let (templates, records) = (Some(TEMPLATE_SET), Some(TEMPLATE_SESSION));
         assert_eq!(
             [false, false, true, false, false].map(&mut send),
             [templates, records, records, templates, records]
