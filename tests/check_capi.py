@@ -402,7 +402,7 @@ NOT_CRATES = ("slipstream-capi", "slipstream-py")
 
 def packages(case, c):
     """Every crate can be packaged: what it depends on has a version, and it brings what its manifest
-    names."""
+    names, and the licence."""
     excluded = [word for name in NOT_CRATES for word in ("--exclude", name)]
     target = c.directory / "packages"
     cargo("package", "--quiet", "--workspace", *excluded, "--no-verify", "--allow-dirty", "--locked", cwd=ROOT,
@@ -413,8 +413,10 @@ def packages(case, c):
     case.equal(set(made), names, "packages")
     for name, path in made.items():
         with tarfile.open(path) as packed:
-            files = {member.name.split("/", 1)[1] for member in packed.getmembers()}
-        case.check({"README.md", "Cargo.toml"} <= files, f"{name}: README.md is missing")
+            files = {member.name.split("/", 1)[1]: member for member in packed.getmembers()}
+            licence = packed.extractfile(files["LICENSE"]).read() if "LICENSE" in files else b""
+        case.check({"README.md", "Cargo.toml"} <= set(files), f"{name}: README.md is missing")
+        case.check(licence == (ROOT / "LICENSE").read_bytes(), f"{name}: LICENSE is missing, or not the licence")
 
 
 CHECKS = (header, loader, wrong_input, plain_c, live, dpdk, vpp, readme, freestanding, packages)
