@@ -124,6 +124,14 @@ class States:
                 answers = {answer["key"]: answer["estimate"] for answer in asked["answers"]}
                 four = {".".join(map(str, f.key)): f.estimate for f in (epoch.ipv4.heavy_hitters(top=3) if epoch.ipv4 else [])}
                 assert answers and all(four.get(key) == size for key, size in answers.items() if ":" not in key), (answers, four)
+        # For one accuracy Python and the command make sketches of one size, which add up.
+        for kind, task in (("flow-radar", "heavy-hitters"), ("linear-counting", "cardinality")):
+            words = ("--task", task, "--sketch", kind, "--key", "src", "--error", 0.02, "--save", saved)
+            assert self.command("measure", self.campus, *words)["epochs"]
+            four = s.Measurement.load(saved).epochs[0].ipv4
+            weight = four.weight
+            four.merge(s.Sketch(kind, error=0.02))
+            assert four.weight == weight, kind
         old = s.Measurement.load(ROOT / "crates/measure/tests/golden/flow-size.v1.state")
         assert (old.description["tunnel"], old.description["seed"]) == ("unknown", 42)
         old.save(again)

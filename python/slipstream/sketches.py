@@ -87,7 +87,7 @@ class Sketch:
     __slots__ = ("_native",)
 
     def __init__(self, kind: Optional[str] = None, *, task: Optional[str] = None, key_bytes: int = 4, memory: int = 1 << 20,
-                 error: Optional[float] = None, confidence: float = 0.95, flows: int = 100_000, seed: int = 1, keep: int = 0,
+                 error: Optional[float] = None, confidence: float = 0.95, flows: int = 200_000, seed: int = 1, keep: int = 0,
                  source_bytes: int = 0, below: Optional[int] = None) -> None:
         if (kind is None) == (task is None):
             raise ValueError("name either the kind of a sketch or the task")
