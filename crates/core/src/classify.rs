@@ -13,6 +13,30 @@ use crate::interface::Interface;
 use crate::pool::Pool;
 
 /// Parses the headers of packets that have arrived.
+///
+/// ```
+/// use slipstream_core::batch::Arrivals;
+/// use slipstream_core::classify::Classifier;
+/// use slipstream_core::frame::Frame;
+/// use slipstream_core::pool::{PacketMeta, Pool};
+/// use slipstream_core::time::Nanos;
+/// use slipstream_wire::{Encapsulation, LinkType};
+///
+/// let udp = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 53, 4, 210, 0, 8, 0, 0];
+/// let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+/// for packet in [&udp[..], &[0; 9]] {
+///     let buf = pool.insert(PacketMeta::default(), packet); // of the first interface, number 0
+///     arrivals.frames.push(Frame::unclassified(Nanos(0), buf, packet.len() as u32));
+/// }
+/// let mut classifier = Classifier::new(Encapsulation::Outer);
+/// classifier.links(&[LinkType::RawIp]);
+/// classifier.classify(&pool, &mut arrivals);
+///
+/// let classified: Vec<_> = arrivals.frames.iter().map(|frame| frame.info.classified()).collect();
+/// assert_eq!(classified, [true, false]);
+/// let key = arrivals.keys.as_slice().get(0).map(|key| key.to_string());
+/// assert_eq!(key.as_deref(), Some("10.0.0.1:53 > 10.0.0.2:1234 udp"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Classifier {
     links: Vec<LinkType>,

@@ -58,6 +58,24 @@ pub enum Kind {
 }
 
 /// A setting of a stage type.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use slipstream_core::settings::{Kind, Setting, Settings};
+///
+/// const SETTINGS: &[Setting] = &[
+///     Setting::new("hold", Kind::Time(0, 4_000_000_000), "Longest wait of any packet").or("64us"),
+///     Setting::new("burst", Kind::Count(1, 256), "Packets in a train at most").or("32"),
+/// ];
+/// let texts = [("hold".to_owned(), "1ms".to_owned())];
+/// let settings = Settings::defaults(SETTINGS).read(SETTINGS, &texts, Path::new(""))?;
+/// assert_eq!((settings.number("hold"), settings.number("burst")), (1_000_000, 32));
+///
+/// let wrong = SETTINGS[1].parse("300", Path::new(""));
+/// assert_eq!(wrong, Err("300 is out of range; 1 to 256 are possible".to_owned()));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Its name, in snake_case.

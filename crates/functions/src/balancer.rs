@@ -65,6 +65,28 @@ pub struct BalancerCounters {
 }
 
 /// A balancer of one service.
+///
+/// ```
+/// use slipstream_core::table::NONE;
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::balancer::{Backend, Balancer, BalancerConfig};
+/// use slipstream_functions::maglev::SMALL;
+/// use slipstream_wire::FlowKey;
+///
+/// let backend = |last, healthy| Backend { address: [10, 1, 0, last].into(), weight: 1, healthy };
+/// let config = BalancerConfig { places: SMALL, connections: 1000, idle: 300_000_000_000, seed: 1 };
+/// let mut balancer = Balancer::new(&config, vec![backend(1, true), backend(2, true)])?;
+///
+/// let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [192, 0, 2, 80].into(), 6, 40_000, 80)?;
+/// let first = balancer.choose(&key, NONE, Nanos(0)).ok_or("no backend")?;
+/// // The connection stays where it is when a backend comes, and moves when its own goes down.
+/// let down = |n| backend(n as u8 + 1, n != first.backend);
+/// balancer.set_backends(vec![backend(1, true), backend(2, true), backend(3, true)], Nanos(1))?;
+/// assert_eq!(balancer.choose(&key, NONE, Nanos(1)), Some(first));
+/// balancer.set_backends(vec![down(0), down(1)], Nanos(2))?;
+/// assert_eq!(balancer.choose(&key, NONE, Nanos(2)).map(|now| now.backend), Some(1 - first.backend));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Balancer {
     backends: Vec<Backend>,

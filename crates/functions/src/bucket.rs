@@ -57,6 +57,15 @@ pub(super) fn accrued_bits(rate: u64, since: Nanos, now: Nanos) -> u128 {
 }
 
 /// A limit to how often something happens: `burst` times at once, `rate` times a second in the long run.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::RateLimiter;
+///
+/// let mut limiter = RateLimiter::new(10, 2);
+/// let allowed = [0, 0, 0, 100_000_000].map(|now| limiter.allow(1, Nanos(now)));
+/// assert_eq!(allowed, [true, true, false, true]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimiter {
     bucket: Bucket,

@@ -189,6 +189,28 @@ impl ConntrackCounters {
 }
 
 /// The connection tracker of one worker.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::conntrack::{Conntrack, ConntrackConfig, CtState, Tracked};
+/// use slipstream_wire::{LinkType, classify};
+///
+/// // UDP from 10.0.0.1:5000 to 10.0.0.2:53, and the answer.
+/// let query = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 19, 136, 0, 53, 0, 8, 0, 0];
+/// let answer = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0, 53, 19, 136, 0, 8, 0, 0];
+///
+/// let mut connections = Conntrack::new(&ConntrackConfig::default());
+/// let mut states = Vec::new();
+/// for (now, packet) in [&query, &answer, &query].into_iter().enumerate() {
+///     let packet = Tracked::read(packet, &classify(LinkType::RawIp, packet)?);
+///     let seen = connections.look_up(&packet, Nanos(now as u64));
+///     // Here a firewall judges; what it lets through is accepted.
+///     connections.accept(&packet, &seen, Nanos(now as u64))?;
+///     states.push(seen.state);
+/// }
+/// assert_eq!(states, [CtState::New, CtState::Established, CtState::Established]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Conntrack {
     v4: Connections<NarrowKey>,

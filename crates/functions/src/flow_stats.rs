@@ -226,6 +226,26 @@ impl Default for Flow {
 }
 
 /// The flows of one worker.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::flow_stats::{EndReason, FlowStats, FlowStatsConfig, Observed};
+/// use slipstream_wire::FlowKey;
+///
+/// let mut flows = FlowStats::new(&FlowStatsConfig::default());
+/// let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 5000, 53)?;
+/// let mut records = Vec::new();
+/// // Two trains, and a packet after 20 s: by then the flow was silent for the idle timeout, 15 s.
+/// for (packets, at) in [(3, 0), (5, 1000), (1, 20_000_000_000)] {
+///     let at = Nanos(at);
+///     let train = Observed { packets, bytes: 100 * packets, first: at, last: at, ..Observed::default() };
+///     flows.count(&key, flows.hash(&key), &train, &mut |record| records.push(*record));
+/// }
+/// flows.drain(&mut |record| records.push(*record));
+/// let told: Vec<_> = records.iter().map(|record| (record.packets, record.reason)).collect();
+/// assert_eq!(told, [(8, EndReason::Idle), (1, EndReason::Forced)]);
+/// # Ok::<(), slipstream_wire::KeyError>(())
+/// ```
 #[derive(Debug)]
 pub struct FlowStats {
     table: Table<Packed, Counts>,

@@ -96,6 +96,34 @@ pub struct IpfixCounters {
 }
 
 /// An exporter.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::flow_stats::{EndReason, FlowRecord};
+/// use slipstream_functions::ipfix::{Exporter, IpfixConfig};
+/// use slipstream_wire::FlowKey;
+///
+/// let record = FlowRecord {
+///     key: FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 5000, 53)?,
+///     packets: 8,
+///     bytes: 800,
+///     first: Nanos(0),
+///     last: Nanos(1000),
+///     tcp_flags: 0,
+///     tos: 0,
+///     reason: EndReason::Idle,
+/// };
+/// let mut messages = Vec::new();
+/// let mut write = |message: &[u8]| Ok(messages.push(message.to_vec()));
+/// let mut exporter = Exporter::new(&IpfixConfig::default());
+/// exporter.push(&record, Nanos(2000), &mut write)?;
+/// exporter.flush(Nanos(2000), &mut write)?;
+/// // One message of version 10, as long as it says: the templates and the record.
+/// assert_eq!(messages.len(), 1);
+/// assert_eq!(messages[0][..4], [0, 10, 0, messages[0].len() as u8]);
+/// assert_eq!(exporter.counters().records, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Exporter {
     config: IpfixConfig,

@@ -67,6 +67,18 @@ struct Place {
 }
 
 /// The table of one bridge.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::mac_table::{Learned, MacTable, Station};
+///
+/// let mut table = MacTable::new(1000, 300_000_000_000, 1);
+/// let station = Station { vlan: 0, mac: [2, 0, 0, 0, 0, 1] };
+/// assert_eq!(table.learn(station, 3, Nanos(0)), Learned::New);
+/// assert_eq!(table.learn(station, 4, Nanos(1)), Learned::Moved { from: 3 });
+/// assert_eq!(table.look_up(station, Nanos(2)), Some(4));
+/// assert_eq!(table.look_up(station, Nanos(301_000_000_000)), None);
+/// ```
 #[derive(Debug)]
 pub struct MacTable {
     table: Table<u64, Place>,

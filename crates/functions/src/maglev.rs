@@ -38,6 +38,19 @@ pub enum MaglevError {
 }
 
 /// The table.
+///
+/// ```
+/// use slipstream_functions::maglev::{Maglev, Member, SMALL};
+///
+/// let backend = |identity| Member { identity, weight: 1 };
+/// let before = Maglev::new(&[backend(7), backend(8), backend(9)], SMALL)?;
+/// let after = Maglev::new(&[backend(7), backend(8)], SMALL)?;
+/// let places = before.places().iter().zip(after.places());
+/// // Of the places of those that stay, less than one in twenty goes to the other one.
+/// let moved = places.filter(|(before, after)| **before < 2 && before != after).count();
+/// assert!(moved < SMALL as usize / 20, "{moved}");
+/// # Ok::<(), slipstream_functions::maglev::MaglevError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maglev {
     places: Vec<u32>,

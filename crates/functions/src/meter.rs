@@ -205,6 +205,25 @@ impl DscpMap {
 
 /// A meter for each flow. A flow is forgotten when its buckets are full again, so that forgetting changes
 /// nothing.
+///
+/// ```
+/// use slipstream_core::time::Nanos;
+/// use slipstream_functions::meter::{Colour, FlowMeters, Marker};
+/// use slipstream_wire::FlowKey;
+///
+/// let marker = Marker::SingleRate { cir: 1_000_000, cbs: 1500, ebs: 1500 };
+/// let mut meters = FlowMeters::new(marker, 1000, 1)?;
+/// let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 5000, 53)?;
+/// let mut colours = Vec::new();
+/// for now in [0, 1, 2, 12_000_000] {
+///     let hash = meters.prefetch(&key);
+///     let (marker, meter) = meters.meter(&key, hash, Nanos(now));
+///     colours.push(meter.colour(marker, 1500, Colour::Green, Nanos(now)));
+/// }
+/// // A burst, an excess burst, nothing left; 12 ms later a megabit a second has brought 1500 bytes.
+/// assert_eq!(colours, [Colour::Green, Colour::Yellow, Colour::Red, Colour::Green]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct FlowMeters {
     marker: Marker,

@@ -28,7 +28,50 @@ use slipstream_core::time::Nanos;
 /// Packets whose table lines are asked for ahead of use.
 pub(super) const AHEAD: usize = 64;
 
-/// The reframe stage of one worker.
+/// The reframe stage of one worker: the fast way, for who has packets in a [`Pool`], with what was classified
+/// of them. [`embed::Reframer`](crate::embed::Reframer) is the easy way.
+///
+/// ```
+/// use slipstream_core::batch::{Arrivals, Batch};
+/// use slipstream_core::frame::{Frame, Info};
+/// use slipstream_core::pool::{PacketMeta, Pool};
+/// use slipstream_core::stage::Output;
+/// use slipstream_core::time::Nanos;
+/// use slipstream_reframe::{Reframe, ReframeConfig};
+/// use slipstream_wire::{LinkType, classify};
+///
+/// /// Notes how long each train is, and frees its packets.
+/// struct Lengths(Vec<usize>);
+///
+/// impl Output for Lengths {
+///     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+///         self.0.extend(batch.iter().map(|(_, frames)| frames.len()));
+///         batch.frames.iter().for_each(|frame| pool.free(frame.buf));
+///         batch.clear();
+///     }
+/// }
+///
+/// // UDP from 10.0.0.1, 10.0.0.2 and again, a packet each microsecond.
+/// let mut udp = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 9, 0, 53, 4, 210, 0, 8, 0, 0];
+/// let (mut pool, mut arrivals, mut out) = (Pool::new(), Arrivals::default(), Lengths(Vec::new()));
+/// for (at, host) in [1, 2, 1, 2, 1].into_iter().enumerate() {
+///     udp[15] = host;
+///     let headers = classify(LinkType::RawIp, &udp)?;
+///     let buf = pool.insert(PacketMeta::default(), &udp);
+///     let arrival = Nanos(1000 * at as u64);
+///     let info = Info::new(&headers);
+///     arrivals.frames.push(Frame { info, ..Frame::unclassified(arrival, buf, udp.len() as u32) });
+///     arrivals.keys.push(headers.key);
+/// }
+/// let mut reframe = Reframe::new(&ReframeConfig::default())?; // 64 µs, 32 packets
+/// reframe.process(&mut pool, &mut arrivals, &mut out);
+/// assert_eq!(out.0, [0; 0]);
+/// reframe.advance(&mut pool, Nanos(64_500), &mut out);
+/// assert_eq!(out.0, [3]);
+/// reframe.finish(&mut pool, &mut out);
+/// assert_eq!((out.0, pool.live()), (vec![3, 2], 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Reframe {
     pub(super) policy: Policy,

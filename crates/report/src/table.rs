@@ -12,6 +12,15 @@ const PROSE: usize = 110;
 const NARROW: usize = 12;
 
 /// Rows of a label and values, aligned.
+///
+/// ```
+/// use slipstream_report::Table;
+///
+/// let mut table = Table::default();
+/// table.row(["", "before", "after"]);
+/// table.row(["trains", "24,000", "8,216"]);
+/// assert_eq!(table.render(None), "          before  after\n  trains  24,000  8,216");
+/// ```
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,

@@ -1,5 +1,7 @@
 //! One pass over a frame's headers: from its first byte to the flow key.
 
+use core::fmt;
+
 use crate::{FlowKey, LinkType, fast, general, tunnel};
 
 /// The headers that [`classify`] finds in a frame.
@@ -58,6 +60,19 @@ pub enum Skip {
     Malformed,
 }
 
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NonIp => "the frame is not of IP",
+            Self::UnsupportedLinkType => "the link type is not understood",
+            Self::Truncated => "the captured bytes end before the IP header does",
+            Self::Malformed => "the IP header is malformed, or there are more VLAN tags than a key holds",
+        })
+    }
+}
+
+impl core::error::Error for Skip {}
+
 /// Which IP header the flow key comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
@@ -80,7 +95,10 @@ pub enum Encapsulation {
 /// let headers = classify(LinkType::RawIp, &udp)?;
 /// assert_eq!(headers.key.to_string(), "10.0.0.1:53 > 10.0.0.2:1234 udp");
 /// assert_eq!(headers.l4, 20);
-/// # Ok::<(), Skip>(())
+///
+/// let cut = classify(LinkType::RawIp, &udp[..10]);
+/// assert_eq!(cut, Err(Skip::Truncated));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
