@@ -16,9 +16,10 @@ The costs in examples/notebooks/holding.ipynb are those of the book's chain.
 
 Tables of settings stand between `<!-- settings: TYPE -->` and `<!-- end of settings -->`, and are what
 `slipstream list --markdown TYPE` prints. With --refresh they are written anew, and the picture of the crates
-(ci/house.py); nothing else is done.
+(ci/house.py); nothing else is done. Each function's table stands on some page.
 """
 
+import json
 import os
 import re
 import shlex
@@ -99,6 +100,17 @@ def check_tables(page, binary, fail):
         yield
         if with_tables(text, binary) != text:
             fail(f"{page.relative_to(ROOT)}: its tables of settings differ from the definitions: ci/docs.py SLIPSTREAM --refresh")
+
+
+def check_functions(binary, fail):
+    """Yields once a reframer or function with settings; `fail` takes one whose settings stand nowhere."""
+    listed = subprocess.run([binary, "list", "--format", "json"], capture_output=True, text=True, check=True)
+    told = {name for page in PAGES for name, _ in SETTINGS.findall(page.read_text(encoding="utf-8"))}
+    for stage in json.loads(listed.stdout)["stages"]:
+        if stage["group"] in ("locality", "functions") and stage["settings"]:
+            yield
+            if stage["name"] not in told:
+                fail(f"book/src: no page has a table of the settings of {stage['name']}")
 
 
 EXCERPT = re.compile(r"<!-- excerpt: (\S+) -->\n+```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -220,6 +232,7 @@ def main():
     failures, checked = [*columns.wrong()], 1
     checked += max(1, len(failures))
     checked += sum(1 for _ in check_costs(failures.append))
+    checked += sum(1 for _ in check_functions(binary, failures.append))
     if wrong := house.wrong():
         failures.append(wrong)
     for page in PAGES:
