@@ -198,7 +198,8 @@ pub unsafe extern "C" fn slip_reframe_push_burst(
 /// least 1), and the handles of their packets, one train behind the other, to `handles` (room for
 /// `n_handles`, at least SLIP_BURST). Returns how many trains, 0 when there is no more, or a negative code.
 /// Time passes to `now_ns`: a packet that is pushed with an earlier time later on counts as one that arrives
-/// at `now_ns`. Whoever polls a time after SLIP_LAST has all that was pushed, and can push no more.
+/// at `now_ns`. An earlier time than before asks for what has left already. Whoever polls a time after
+/// SLIP_LAST has all that was pushed, and can push no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll(
     reframe: *mut slip_reframe,
