@@ -307,7 +307,9 @@ fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
     }
     if looks_up_apart && report.contexts.is_none() {
         t.title("Flow contexts");
-        t.row(["none", "each thread's own would take more than `context_memory` gives"]);
+        let why = "on several threads no two stages share a look-up, or all of theirs take more than \
+                   `context_memory` gives";
+        t.prose(["none", why]);
     }
     if let Some(contexts) = &report.contexts {
         context_rows(&mut t, contexts);

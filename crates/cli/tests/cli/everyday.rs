@@ -414,3 +414,22 @@ fn a_hold_is_recommended_without_costs() {
     let table = run(["recommend", text(&campus), "--holds", "0,16us", "--hold-cost", "60ns"]).with(0);
     assert!(String::from_utf8_lossy(&table.stdout).contains("assumed: --costs has yours"));
 }
+
+/// On one thread three stages share what is looked up; on two each would look up for itself, and more memory
+/// would not change that.
+#[test]
+fn the_table_says_why_several_threads_have_no_flow_contexts() {
+    let meter = "meter(cir=1mbps, per=flow)";
+    let source = |name: &str| format!("{name} :: synth(traffic=\"packets=100,flows=10\") -> {meter}");
+    let (a, b) = (source("a"), source("b"));
+    let graph = format!(
+        "n :: nat(pool=192.0.2.1); {a} -> [inside]n; {b} -> [outside]n; n[outside] -> null; n[inside] -> null"
+    );
+    let told = |workers: &str| {
+        let table = stdout(&run(["run", "-e", &graph, "--workers", workers]).with(0));
+        table.split_once("Flow contexts\n").map(|(_, rows)| rows.to_owned()).expect("rows of flow contexts")
+    };
+    assert!(told("1").contains("trains looked up"));
+    let why = told("2");
+    assert!(why.contains("none") && why.contains("share a look-up"), "{why}");
+}
