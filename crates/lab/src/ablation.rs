@@ -1,6 +1,6 @@
 //! The worth of each part of the adaptive hold's knowledge: the same traffic, held without it.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::clock::thread_cpu_ns;
 use slipstream::reframe::{Admit, Budget, Knowledge, ReframeConfig};
 
@@ -59,7 +59,7 @@ pub(super) fn rows(
     name: &str,
     arrivals: &Arrivals,
     tick: &mut dyn FnMut(f64) -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<Map<String, Value>>> {
+) -> anyhow::Result<Vec<Value>> {
     let mut fixed = Vec::new();
     for hold in HOLDS {
         fixed.push(run_with(arrivals, &config(hold, BURST), &mut |_, _| {})?.0);
@@ -92,7 +92,7 @@ pub(super) fn rows(
         };
         let delay = ratio(|p| p.mean_delay_ns);
         whole = whole.or(delay);
-        let row = json!({
+        rows.push(json!({
             "ablation": name,
             "without": way.name,
             "delay_of_fixed": delay,
@@ -102,10 +102,7 @@ pub(super) fn rows(
             "bytes_a_flow": (LAST_BYTES + 2) as i64 - way.bytes,
             // Of few packets, or with a reframer for each flow, it would be that of making the stage.
             "ns_a_packet": (!way.alone && arrivals.len() >= MANY).then_some(ns),
-        });
-        if let Value::Object(row) = row {
-            rows.push(row);
-        }
+        }));
     }
     Ok(rows)
 }

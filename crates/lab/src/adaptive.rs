@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::io::capture::CaptureReader;
 use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::reframe::{Budget, ReframeConfig, ReframeStats};
@@ -71,20 +71,13 @@ fn measure(lab: &Bench<'_>, arrivals: &Arrivals, from: f64, share: f64) -> anyho
     Frontier::measure(arrivals, &HOLDS, BURST, |done| lab.step(from + share * done))
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 fn us(ns: f64) -> f64 {
     ns / 1e3
 }
 
 fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     for b in &frontier.holds {
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "copies": copies,
             "hold_ns": b.fixed.hold_ns,
             "mean_train": b.fixed.mean_train,
@@ -94,7 +87,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
             "futile_wait_fixed_ns": b.fixed.futile_wait_ns,
             "futile_wait_adaptive_ns": b.learned.map(|p| p.futile_wait_ns),
             "price_ns": b.learned.and_then(|p| p.price_ns),
-        })));
+        }));
     }
     let mut claim = |claim: String, measured: Value, criterion: &str, holds: bool| {
         findings.claims.push(Claim::checked(claim, Value::Null, measured, criterion, holds));
@@ -152,9 +145,8 @@ fn ablation(lab: &Bench<'_>, findings: &mut Findings, from: f64, share: f64) -> 
     let all = traffic.len() as f64;
     for (i, (name, arrivals)) in traffic.iter().enumerate() {
         let begin = from + share * i as f64 / all;
-        findings
-            .rows
-            .extend(ablation::rows(name, arrivals, &mut |done| lab.step(begin + share * done / all))?);
+        let rows = ablation::rows(name, arrivals, &mut |done| lab.step(begin + share * done / all))?;
+        rows.into_iter().for_each(|row| findings.row(row));
     }
     Ok(())
 }
@@ -209,13 +201,13 @@ fn step(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Res
     for (name, part) in [("start", before), ("gaps four times as long", after)] {
         let packets: u64 = part.iter().map(|w| w.1).sum();
         let delay: u64 = part.iter().map(|w| w.0).sum();
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "step": name,
             "budget_ns": BUDGET_NS,
             "settled_after_ns": settled(part),
             "mean_delay_ns": delay as f64 / packets.max(1) as f64,
             "price_at_the_end_ns": price,
-        })));
+        }));
     }
     let ms = settled(after) / 1_000_000;
     findings.claims.push(Claim::checked(
@@ -248,14 +240,14 @@ fn tuned(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Re
         let best = fixed.iter().map(|(hold, all)| (of(all).0, *hold)).min_by(|a, b| a.0.total_cmp(&b.0));
         let (least, hold) = best.unwrap_or_default();
         let regret = (cost - least) / (n.max(1) as f64 * MOST_NS as f64);
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "hold_that_sets_itself": name,
             "best_fixed_hold_ns": hold,
             "worth_a_packet_ns": -cost / n.max(1) as f64,
             "best_worth_a_packet_ns": -least / n.max(1) as f64,
             "regret": regret,
             "changes": changes,
-        })));
+        }));
         findings.claims.push(Claim::checked(
             format!("{name}: loss of the hold that sets itself beside the best fixed one, which is known beforehand"),
             Value::Null,

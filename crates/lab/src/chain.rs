@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::thread;
 
 use anyhow::{Context, anyhow};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::functions::firewall::Firewall;
 use slipstream::functions::firewall::generate::Kind;
 use slipstream::io::synth::{Synth, SynthConfig};
@@ -321,10 +321,10 @@ pub(super) fn measure(
     Ok(Cost { arrangement, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })
 }
 
-fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timing) -> Map<String, Value> {
+fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timing) -> Value {
     let ns = cost.timing.least();
     let gbps = campus.traffic.mean_len() * 8.0 / ns;
-    let value = json!({
+    json!({
         "rules": rules,
         "copies": copies,
         "way": cost.arrangement.name(),
@@ -338,11 +338,7 @@ fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timi
         "gain_median": baseline.median() / cost.timing.median(),
         "latency_mean_ns": cost.mean_latency_ns,
         "latency_p999_ns": cost.p999_latency_ns,
-    });
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    })
 }
 
 /// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is
@@ -378,7 +374,7 @@ fn run_point(point: &str) -> anyhow::Result<Findings> {
     let cost = measure(arrangement, &campus.traffic, chain, turns.max(1))?;
     let mut findings = Findings::default();
     if turns > 0 {
-        findings.rows.push(row(rules.unwrap_or_default(), copies, &campus, &cost, &cost.timing));
+        findings.row(row(rules.unwrap_or_default(), copies, &campus, &cost, &cost.timing));
     }
     Ok(findings)
 }
@@ -479,7 +475,9 @@ fn measure_all(
         .iter()
         .find(|c| c.arrangement == Arrangement::Baseline)
         .context("the baseline was not measured")?;
-    findings.rows.extend(costs.iter().map(|c| row(rules, copies, campus, c, &baseline.timing)));
+    for cost in &costs {
+        findings.row(row(rules, copies, campus, cost, &baseline.timing));
+    }
     let chart = |title: &str, y: &str, f: &dyn Fn(&Cost) -> f64| Chart {
         title: format!(
             "{title}, {rules} rules, {copies} campuses ({:.0} % in large flows)",
@@ -532,10 +530,12 @@ fn workers(traffic: &Traffic, chain: Chain<'_>, turns: usize, findings: &mut Fin
             });
             let mpps: f64 = rates.into_iter().sum::<anyhow::Result<f64>>()?;
             one = if count == 1 { mpps } else { one };
-            if let Value::Object(map) = json!({ "workers": count, "way": arrangement.name(), "throughput_mpps": mpps, "scaling": mpps / one })
-            {
-                findings.rows.push(map);
-            }
+            findings.row(json!({
+                "workers": count,
+                "way": arrangement.name(),
+                "throughput_mpps": mpps,
+                "scaling": mpps / one,
+            }));
         }
     }
     plots::by_workers(findings)

@@ -9,7 +9,7 @@
 //! too, which is part of β′ here. The reframer's own cost is measured in front of the chain, at one hold:
 //! functions take longer behind it than for the same trains from elsewhere, which it doesn't show by itself.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::functions::firewall::Firewall;
 use slipstream::functions::firewall::generate::Kind;
 use slipstream::runtime::Traffic;
@@ -132,29 +132,22 @@ fn parameters(campus: &Campus, costs: &Costs) -> anyhow::Result<Parameters> {
     })
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
     let mut findings = Findings::default();
-    findings.rows.push(object(json!({
+    findings.row(json!({
         "per_train_ns": costs.per_train_ns, "per_train_error_ns": costs.per_train_error_ns,
         "per_packet_ns": costs.per_packet_ns, "per_packet_error_ns": costs.per_packet_error_ns,
         "per_held_packet_ns": costs.per_held_packet_ns,
-    })));
+    }));
     let off = |t: &Trial| t.predicted.packet_ns / t.measured_ns - 1.0;
-    findings.rows.extend(tried.iter().map(|t| {
-        object(json!({
+    for t in tried {
+        findings.row(json!({
             "hold_ns": t.predicted.hold_ns as u64, "slf": t.predicted.slf, "ns_per_packet": t.measured_ns,
             "ns_per_packet_predicted": t.predicted.packet_ns, "off": off(t),
             "capacity_mpps": 1e3 / t.measured_ns, "capacity_mpps_predicted": t.predicted.capacity_pps / 1e6,
             "mean_latency_predicted_ns": t.predicted.mean_latency_ns,
-        }))
-    }));
+        }));
+    }
     let most = tried.iter().map(|t| off(t).abs()).fold(0.0, f64::max);
     let mut claim = |claim: &str, measured: Value, criterion: &str, holds: bool| {
         findings.claims.push(Claim::checked(claim, Value::Null, measured, criterion, holds));

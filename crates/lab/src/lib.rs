@@ -166,6 +166,14 @@ struct Findings {
 }
 
 impl Findings {
+    /// Adds a point: `json!({ … })`, which has a name for each of its figures.
+    fn row(&mut self, point: Value) {
+        debug_assert!(point.is_object(), "{point}");
+        if let Value::Object(row) = point {
+            self.rows.push(row);
+        }
+    }
+
     /// Adds a figure, if it shows anything of ours: what this machine can't measure has no axes either.
     fn draw(&mut self, figure: impl Into<Figure>) {
         let figure = figure.into();

@@ -73,29 +73,16 @@ fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (alpha, beta, error)
 }
 
-fn row(
-    subject: &Subject,
-    per: Per,
-    slf: usize,
-    timing: &Timing,
-    reports: &[StageReport],
-) -> Map<String, Value> {
+fn row(subject: &Subject, per: Per, slf: usize, timing: &Timing, reports: &[StageReport]) -> Value {
     let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
-    object(json!({
+    json!({
         "function": subject.name,
         "per": per.name(),
         "slf": slf,
         "ns_per_packet": timing.least(),
         "ns_per_packet_median": timing.median(),
         "dropped": dropped,
-    }))
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    })
 }
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
@@ -117,7 +104,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
                 let mut pipeline = subject.pipeline(per)?;
                 let (timing, reports) = traffic.rehearse(&mut pipeline, turns, 256)?;
                 costs.push((slf as f64, timing.least()));
-                findings.rows.push(row(subject, per, slf, &timing, &reports));
+                findings.row(row(subject, per, slf, &timing, &reports));
             }
             done += 1.0;
             lab.step(done / steps)?;
@@ -155,7 +142,7 @@ fn run_point(point: &str) -> anyhow::Result<Findings> {
     let (timing, reports) = traffic.rehearse(&mut subject.pipeline(per)?, turns.max(1), 256)?;
     let mut findings = Findings::default();
     if turns > 0 {
-        findings.rows.push(row(subject, per, slf, &timing, &reports));
+        findings.row(row(subject, per, slf, &timing, &reports));
     }
     Ok(findings)
 }
@@ -171,14 +158,14 @@ fn count_all(lab: &Bench<'_>, subjects: &[Subject], findings: &mut Findings) -> 
             for slf in [1, 16] {
                 let counts = count(lab, &format!("{},{},{slf}", subject.name, per.name()))?;
                 let a_packet = |n: u64| n as f64 / bench::COUNTED_PACKETS as f64;
-                findings.rows.push(object(json!({
+                findings.row(json!({
                     "counted": subject.name,
                     "per": per.name(),
                     "slf": slf,
                     "instructions": a_packet(counts.instructions),
                     "l1_misses": a_packet(counts.l1_misses),
                     "ll_misses": a_packet(counts.ll_misses),
-                })));
+                }));
                 lab.step(1.0)?;
             }
         }
@@ -249,13 +236,13 @@ fn paper_ratio(name: &str) -> Option<f64> {
 fn conclude(name: &str, [packet, train]: &[Vec<(f64, f64)>; 2], findings: &mut Findings) {
     for (per, points) in [("packet", packet), ("train", train)] {
         let (alpha, beta, error) = fit(points);
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "fit": name,
             "per": per,
             "alpha_ns": alpha,
             "beta_ns": beta,
             "rms_error_ns": error,
-        })));
+        }));
     }
     for (per, points) in [("packet", packet), ("train", train)] {
         let (alpha, beta, error) = fit(points);

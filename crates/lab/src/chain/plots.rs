@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn figures_are_drawn_from_the_rows() {
         let mut findings = Findings::default();
-        let mut row = |value: Value| findings.rows.push(value.as_object().cloned().unwrap());
+        let mut row = |value: Value| findings.row(value);
         for (way, hold, slf, gain) in [
             (Arrangement::Baseline, None, 1.25, 1.0),
             (Arrangement::FrontPackets(64_000), Some(64_000), 2.875, 1.6),

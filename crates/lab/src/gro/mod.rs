@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::batch::{Arrivals, Batch};
 use slipstream::classify::Classifier;
 use slipstream::frame::Frame;
@@ -121,20 +121,13 @@ fn ours(frames: &[Vec<u8>], traffic: &Traffic, hold_ns: u64, turns: usize) -> an
     })
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 fn tell(findings: &mut Findings, kind: &Kind, packets: usize, ours: [Ours; 2], peer: &Answer<RteGro>) {
     let theirs = |window: usize, peer: &RteGro| {
         if window == 0 { (peer.burst_merged, peer.burst_ns) } else { (peer.context_merged, peer.context_ns) }
     };
     for (window, (o, mode)) in ours.iter().zip(["bursts of 128", "a context"]).enumerate() {
         let peer = peer.as_ref().map(|peer| theirs(window, peer));
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "traffic": kind.name,
             "packets": packets,
             "hold_ns": o.hold_ns,
@@ -147,7 +140,7 @@ fn tell(findings: &mut Findings, kind: &Kind, packets: usize, ours: [Ours; 2], p
             "rte_gro_mode": mode,
             "rte_gro_merged": peer.ok().map(|p| p.0),
             "rte_gro_ns_per_packet": peer.ok().map(|p| p.1),
-        })));
+        }));
         let name = format!(
             "{}: packets merged at a hold of {} us, beside rte_gro in {mode}",
             kind.name,
@@ -298,17 +291,15 @@ fn beside_the_kernel(
     let agree = |flow: &u16, lengths: &Vec<u16>| sorted(kernel.get(flow)) == sorted(Some(lengths));
     let same = ours.by_flow.iter().filter(|(flow, lengths)| agree(flow, lengths)).count();
     let frames = |of: &BTreeMap<u16, Vec<u16>>| of.values().map(Vec::len).sum::<usize>();
-    findings.rows.push(object(json!({
+    findings.row(json!({
         "trains": count,
         "packets": packets,
         "frames": frames(&ours.by_flow),
         "kernel_frames": frames(&kernel),
         "same": same,
-    })));
+    }));
     for (flow, lengths) in ours.by_flow.iter().filter(|(flow, lengths)| !agree(flow, lengths)).take(5) {
-        findings
-            .rows
-            .push(object(json!({ "flow": flow, "lengths": lengths, "kernel_lengths": kernel.get(flow) })));
+        findings.row(json!({ "flow": flow, "lengths": lengths, "kernel_lengths": kernel.get(flow) }));
     }
     let text = format!("{same} of {count}; {} frames, the kernel {}", frames(&ours.by_flow), frames(&kernel));
     findings.claims.push(Claim::checked(name, Value::Null, text, "all", same == count));

@@ -13,7 +13,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use self::net::{End, Net, Running, SERVER};
 use super::{Bench, Chart, Claim, Findings, Lab};
@@ -197,11 +197,11 @@ fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let of =
         |kind: usize, f: fn(&Fetched) -> f64| median(all.get(kind).into_iter().flatten().map(f).collect());
     for (n, (name, _)) in kinds.iter().enumerate() {
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "part": "web", "middle": name, "connections": connections, "runs": runs,
             "megabytes_per_second": of(n, |f| f.bytes_per_second) / 1e6, "completion_p50_s": of(n, |f| f.p50_s),
             "completion_p99_s": of(n, |f| f.p99_s), "slf_to_server": of(n, |f| f.slf),
-        })));
+        }));
     }
     let ratio = |f: fn(&Fetched) -> f64| {
         let [without, with] = &all;
@@ -249,9 +249,9 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut added = Vec::new();
     for (hold, times) in DELAY_HOLDS.iter().zip(&all) {
         let more = median(times.clone()) - none;
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "part": "delay", "hold_ns": hold, "round_trip_us": median(times.clone()), "added_us": more, "runs": runs,
-        })));
+        }));
         if *hold > 0 {
             worst = worst.max((more - *hold as f64 / 1e3).abs());
         }
@@ -279,13 +279,6 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
 fn ping_mean_us(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with("rtt "))?;
     line.split('=').nth(1)?.split('/').nth(1)?.trim().parse::<f64>().ok().map(|ms| ms * 1e3)
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 
 use super::net::{End, Net, Running};
-use super::{READY, median, object};
+use super::{READY, median};
 use crate::{Bench, Chart, Claim, Findings};
 
 /// Debian has this beside the switch that knows nothing of DPDK.
@@ -248,12 +248,12 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, share: [f64; 2]) -> 
             for ((slf, paper), times) in slfs.iter().zip(&all) {
                 let of = |which: fn(&[f64; 3]) -> f64| median(times.iter().map(which).collect());
                 let ns = of(|[ns, ..]| *ns);
-                findings.rows.push(object(json!({
+                findings.row(json!({
                     "part": "open vswitch", "cache": cache, "rules": count, "slf": slf, "runs": runs,
                     "switch_ns_per_packet": ns, "known_to_exact_cache": of(|[_, exact, _]| *exact),
                     "known_to_signature_cache": of(|[.., signature]| *signature),
                     "paper_latency_p50_us": paper.get(n),
-                })));
+                }));
                 of_these.push(ns);
             }
             medians.push(of_these);

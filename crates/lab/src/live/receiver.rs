@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::net::{End, Net, SERVER, idle_ns};
-use super::{READY, connections, median, middle_on, object, seen};
+use super::{READY, connections, median, middle_on, seen};
 use crate::{Bench, Chart, Claim, Findings};
 
 /// Who merges packets of a flow before the receiver's stack sees them.
@@ -135,12 +135,12 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
             at(t) / at(0)
         };
         for (t, train) in trains.iter().enumerate() {
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "part": "receiver", "merging": merging.key(), "longest_train": train, "slf": of(k, t, |r| r.slf),
                 "receiver_ns_per_packet": of(k, t, |r| r.ns_per_packet), "of_traffic_as_it_comes": ratio(t),
                 "paper_of_traffic_as_it_comes": paper(t), "connections": connections, "runs": runs,
                 "megabytes_per_second": of(k, t, |r| r.bytes_per_second) / 1e6,
-            })));
+            }));
         }
         series.push((merging.name().to_owned(), (0..trains.len()).map(|t| Some(ratio(t))).collect()));
         if merging != Merging::Kernel {

@@ -78,7 +78,7 @@ pub(super) fn trains(study: &mut Study<'_>) -> anyhow::Result<()> {
         let (plain, with, _) = compare(time_in_turn(&mut fronts, &packets, 256, study.rounds), &fronts);
         let (per_train, both, _) = compare(time_in_turn(&mut fronts, &trains, 256, study.rounds), &fronts);
         let share = trains.len() as f64 / packets.len().max(1) as f64;
-        study.row(json!({
+        study.findings.row(json!({
             "figure": "trains", "order": order, "updates_per_packet": share, "ns_plain": plain,
             "ns_aggregated": with, "ns_per_train": per_train * share, "ns_per_train_aggregated": both * share,
         }));
@@ -115,7 +115,7 @@ pub(super) fn distinct(study: &mut Study<'_>) -> anyhow::Result<()> {
             Overhead::measure(kind, &four, study.rounds)?
         };
         let (a, b, scatter) = (aside.plain.0, aside.aggregated, aside.plain.1 / aside.plain.0);
-        study.row(json!({
+        study.findings.row(json!({
             "figure": "all distinct", "sketch": kind.name(), "ns_plain": a, "ns_aggregated": b, "ratio": b / a,
             "scatter": scatter, "aside_share": aside.share,
         }));
@@ -205,7 +205,7 @@ pub(super) fn exact_table(study: &mut Study<'_>) -> anyhow::Result<()> {
             let [exact, plain, with] = times.as_slice() else { continue };
             let bytes = fronts.each_ref().map(Front::sketch_bytes);
             let [exact_bytes, sketch_bytes, _] = bytes;
-            study.row(json!({
+            study.findings.row(json!({
                 "figure": "exact table", "keys": order, "flows": flows, "ns_exact": exact, "ns_count_min": plain,
                 "ns_count_min_aggregated": with, "exact_bytes": exact_bytes, "count_min_bytes": sketch_bytes,
             }));

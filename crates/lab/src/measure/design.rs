@@ -19,7 +19,7 @@ pub(super) fn skew_and_size(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::
         let mut fronts =
             [front::<4>(Kind::FlowRadar, InFront::Nothing)?, front::<4>(Kind::FlowRadar, grr())?];
         let (a, b, _) = compare(time_in_turn(&mut fronts, &stream, 256, study.rounds), &fronts);
-        study.row(json!({ "figure": "7ab", "skew": skew, "ns_plain": a, "ns_aggregated": b }));
+        study.findings.row(json!({ "figure": "7ab", "skew": skew, "ns_plain": a, "ns_aggregated": b }));
         plain.push((skew, a));
         with.push((skew, b));
     }
@@ -54,7 +54,7 @@ fn sizes(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
         let stats = front.stats().unwrap_or_default();
         let share = stats.hits as f64 / stats.updates.max(1) as f64;
         let table = aggregator_alone(n, &stream, study.rounds)?;
-        study.row(json!({
+        study.findings.row(json!({
             "figure": "7c", "buckets": n, "aggregator_bytes": front.aggregator_bytes(), "hit_share": share,
             "aside_share": stats.aside as f64 / (stats.updates + stats.aside).max(1) as f64,
             "ns_aggregated": ns, "ns_aggregator_alone": table,
@@ -124,7 +124,7 @@ pub(super) fn design(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<
             let mut fronts = [front::<4>(kind, grr)?, front::<4>(kind, lru)?];
             (compare(time_in_turn(&mut fronts, &four, 256, study.rounds), &fronts), aside(&fronts))
         };
-        study.row(json!({
+        study.findings.row(json!({
             "figure": "8a", "sketch": kind.name(), "ns_grr": a, "ns_lru": b, "aside_share": share,
         }));
         evicted.push(Evicted { kind, grr: a, lru: b, aside: share });
@@ -139,7 +139,7 @@ pub(super) fn design(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<
     let stream = updates::<4>(&flow_numbers(study.packets, study.packets / 100, 1.1, BURST));
     for (instructions, ns) in all.iter().zip(time_in_turn(&mut fronts, &stream, 256, study.rounds)) {
         let name = format!("{instructions:?}").to_lowercase();
-        study.row(json!({ "figure": "8bc", "instructions": name, "ns_aggregated": ns }));
+        study.findings.row(json!({ "figure": "8bc", "instructions": name, "ns_aggregated": ns }));
         times.insert(name, ns);
     }
     let portable = times.get("portable").copied().unwrap_or(f64::NAN);

@@ -142,12 +142,6 @@ struct Study<'a> {
 }
 
 impl Study<'_> {
-    fn row(&mut self, value: Value) {
-        if let Value::Object(map) = value {
-            self.findings.rows.push(map);
-        }
-    }
-
     fn chart(
         &mut self,
         title: &str,
@@ -222,7 +216,9 @@ fn batches(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
         let unique: usize = flows.chunks(batch).map(|c| c.iter().collect::<BTreeSet<_>>().len()).sum();
         let share = unique as f64 / flows.len() as f64;
         let ns = time_in_turn(&mut fronts, &stream, batch, study.rounds).first().copied().unwrap_or(f64::NAN);
-        study.row(json!({ "figure": "2", "batch": batch, "unique_share": share, "ns_per_update": ns }));
+        study
+            .findings
+            .row(json!({ "figure": "2", "batch": batch, "unique_share": share, "ns_per_update": ns }));
         shares.push(share);
         times.push(ns);
     }
@@ -275,7 +271,7 @@ fn solutions(study: &mut Study<'_>, shuffled: &[u32], bursts: &[u32]) -> anyhow:
                 let mut fronts = [front::<4>(kind, InFront::Nothing)?, front::<4>(kind, grr())?];
                 compare(time_in_turn(&mut fronts, &four, 256, study.rounds), &fronts)
             };
-            study.row(json!({
+            study.findings.row(json!({
                 "figure": "5", "order": order, "sketch": kind.name(), "memory_bytes": bytes,
                 "ns_plain": a, "ns_aggregated": b, "speed_up": a / b,
             }));
@@ -328,7 +324,7 @@ fn keys(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
         ("source and destination (8 bytes)", of::<8>(flows, study.rounds, 256)?),
         ("5-tuple (13 bytes)", of::<13>(flows, study.rounds, 256)?),
     ]) {
-        study.row(json!({ "figure": "6ab", "key": name, "ns_plain": a, "ns_aggregated": b, "mpps_aggregated": 1e3 / b }));
+        study.findings.row(json!({ "figure": "6ab", "key": name, "ns_plain": a, "ns_aggregated": b, "mpps_aggregated": 1e3 / b }));
         faster &= b < a;
         plain.push((bytes, a));
         with.push((bytes, b));
@@ -344,7 +340,7 @@ fn keys(study: &mut Study<'_>, flows: &[u32]) -> anyhow::Result<()> {
     let mut aggregated = Vec::new();
     for batch in [32, 256, 1024, 8192] {
         let (a, b, _) = of::<4>(flows, study.rounds, batch)?;
-        study.row(json!({ "figure": "6c", "batch": batch, "ns_plain": a, "ns_aggregated": b }));
+        study.findings.row(json!({ "figure": "6c", "batch": batch, "ns_plain": a, "ns_aggregated": b }));
         aggregated.push(b);
     }
     let grows = aggregated.last().zip(aggregated.first()).map_or(f64::NAN, |(large, small)| large / small);

@@ -11,7 +11,7 @@ use slipstream_model::{Fit, Interarrival, PollLog, Solution, Strategy, compare, 
 
 use super::{
     BATCH, Bench, Chain, Chart, Findings, Measured, Process, QUEUE, Speed, by_class, capacity, classes,
-    effort, engine, load, mean, object, processes, quantile, question, solve,
+    effort, engine, load, mean, processes, quantile, question, solve,
 };
 
 /// The packets that are sent in a loop.
@@ -136,16 +136,18 @@ fn steady(points: &[LoadPoint]) -> bool {
 /// Fig. 4: service times by batch size, and lines through them.
 fn services(subject: &Subject, found: &Fit, points: &[LoadPoint], findings: &mut Findings) {
     let line = |name: &str, l: &slipstream_model::Line| {
-        object(json!({
+        json!({
             "chain": subject.key, "figure": "4", "fit": name, "services": l.services, "batch_min": l.batch_min, "batch_max": l.batch_max,
             "service_base_ns": l.service_base_ns, "service_per_packet_ns": l.service_per_packet_ns,
             "r_squared": l.r_squared,
-        }))
+        })
     };
-    findings.rows.push(line("all loads", &found.global));
-    findings.rows.extend(
-        found.per_rate.iter().filter_map(|(name, l)| Some(line(&format!("load {name}"), l.as_ref().ok()?))),
-    );
+    findings.row(line("all loads", &found.global));
+    for (name, l) in &found.per_rate {
+        if let Ok(l) = l {
+            findings.row(line(&format!("load {name}"), l));
+        }
+    }
     let sizes: Vec<_> = found.by_size.iter().filter(|s| s.batch > 0 && s.services >= 5).collect();
     let step = sizes.len().div_ceil(24).max(1);
     let shown = || sizes.iter().step_by(step);
@@ -199,13 +201,13 @@ fn distributions(subject: &Subject, found: &Fit, points: &[LoadPoint], findings:
                 continue;
             };
             divergences.push(c.jsd);
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "chain": subject.key, "figure": "6", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "model": name,
                 "measured_p5": quantile(&p.pmf, 0.05), "measured_p50": quantile(&p.pmf, 0.5),
                 "measured_p95": quantile(&p.pmf, 0.95), "predicted_p5": s.batch_quantile(0.05),
                 "predicted_p50": s.batch_quantile(0.5), "predicted_p95": s.batch_quantile(0.95),
                 "relative_error": c.relative_error, "jsd": c.jsd,
-            })));
+            }));
         }
         let least = divergences.iter().copied().fold(f64::INFINITY, f64::min);
         nearest = nearest.map(|so_far| so_far && divergences.first().is_some_and(|d| *d <= least + 0.01));
@@ -221,7 +223,7 @@ fn distributions(subject: &Subject, found: &Fit, points: &[LoadPoint], findings:
         if let Some((s, measured)) = global.zip(p_loss).filter(|_| p.load > 1.0) {
             loss_off = Some(loss_off.unwrap_or(0.0).max((s.p_loss - measured).abs()));
         }
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "chain": subject.key, "figure": "5, 7", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "polls": p.measured.polls(),
             "slices": p.measured.slices, "full_speed": p.measured.full_speed, "interrupted": p.measured.interrupted,
             "mean_batch": measured_mean, "mean_batch_global": global.map(|s| s.mean_batch),
@@ -229,7 +231,7 @@ fn distributions(subject: &Subject, found: &Fit, points: &[LoadPoint], findings:
             "p_loss_predicted": global.map(|s| s.p_loss),
             "sojourn_p99_ns": p.measured.sojourn.quantile(0.99),
             "sojourn_p99_predicted_ns": global.map(|s| s.sojourn.quantile_ns(0.99)),
-        })));
+        }));
     }
     charts(subject, points, &answers, findings);
     let steady = steady(points);
@@ -366,12 +368,12 @@ fn varied(subject: &Subject, process: Process, p: &LoadPoint, found: &Fit, findi
             continue;
         };
         jsd.push(c.jsd);
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "chain": subject.key, "arrivals": process.name(), "load": p.load, "model": name, "polls": p.measured.polls(),
             "full_speed": p.measured.full_speed, "mean_batch": c.measured_mean,
             "mean_batch_predicted": c.predicted_mean, "relative_error": c.relative_error, "jsd": c.jsd,
             "p_loss": p.measured.p_loss, "p_loss_predicted": s.p_loss,
-        })));
+        }));
     }
     if let [own, poisson] = jsd.as_slice() {
         findings.claim(

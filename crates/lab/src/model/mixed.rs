@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use super::super::bench;
 use super::{
     BATCH, Bench, Chain, Chart, Findings, Measured, Point, Process, QUEUE, Speed, by_class, capacity,
-    classes, effort, engine, load, mean, object, quantile, question, solve,
+    classes, effort, engine, load, mean, quantile, question, solve,
 };
 use crate::random::numbered;
 
@@ -159,13 +159,13 @@ fn point(
     let Some(s) = solve(vec![asked]).into_iter().next().flatten() else { return };
     let Ok(c) = compare(&pmf, &s.batch_pmf) else { return };
     let lost = measured.served_pps().map_or(0.0, |served| (1.0 - served / rate_pps).max(0.0));
-    findings.rows.push(object(json!({
+    findings.row(json!({
         "figure": "8", "load": of, "rate_mpps": rate_pps / 1e6, "polls": log.polls(), "slices": measured.slices,
         "full_speed": measured.full_speed, "interrupted": measured.interrupted, "mean_batch": c.measured_mean,
         "mean_batch_predicted": c.predicted_mean, "relative_error": c.relative_error, "jsd": c.jsd,
         "measured_p50": quantile(&pmf, 0.5), "predicted_p50": s.batch_quantile(0.5),
         "p_loss": if of > 1.0 { Some(lost) } else { measured.p_loss }, "p_loss_predicted": s.p_loss,
-    })));
+    }));
     findings.draw(Chart {
         title: format!("Fig. 8: batch sizes of mixed traffic at load {of:.2}"),
         caption: "Share of polls by size of the batch.".into(),
@@ -217,9 +217,9 @@ fn series(log: &PollLog, findings: &mut Findings) {
 /// Fig. 10: service times by batch size, and whether they have a knee.
 fn knee(found: &slipstream_model::Fit, findings: &mut Findings) {
     for s in found.by_size.iter().filter(|s| s.batch > 0 && s.services >= 5) {
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "figure": "10", "batch": s.batch, "services": s.services, "mean_ns": s.mean_ns, "sd_ns": s.sd_ns,
-        })));
+        }));
     }
     let measured = match &found.piecewise {
         Some((low, high)) => format!(

@@ -13,7 +13,7 @@ mod wall;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use slipstream_model::{
     Error, Fit, Interarrival, Parameters, PollLog, Solution, Start, Strategy, Variation, solve_all,
 };
@@ -150,13 +150,6 @@ fn solve(questions: Vec<Result<Parameters, Error>>) -> Vec<Option<Solution>> {
     let asked: Vec<Parameters> = questions.iter().filter_map(|q| q.as_ref().ok().cloned()).collect();
     let mut answers = solve_all(&asked, threads).into_iter();
     questions.iter().map(|q| q.as_ref().ok().and_then(|_| answers.next()?.ok())).collect()
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 impl Findings {

@@ -6,7 +6,7 @@ use slipstream_model::{
 };
 
 use super::homogeneous::Calibrated;
-use super::{Bench, Findings, Load, Process, Speed, effort, engine, object};
+use super::{Bench, Findings, Load, Process, Speed, effort, engine};
 
 /// Share of packets that may be lost.
 const TARGET: f64 = 0.01;
@@ -136,12 +136,12 @@ fn try_out(
     let measured = engine::measure(lab, &calibrated.subject.chain, &asked, speed, effort(lab, 15))?;
     for ((which, c), m) in both.into_iter().zip(measured) {
         let lost = m.p_loss.unwrap_or(0.0);
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "chain": calibrated.subject.key, "dimension": task.what, "rate_mpps": task.rate_pps / 1e6, "arrivals": task.process.name(),
             "queue": c.queue, "batch": c.batch, "target_loss": TARGET, "which": which, "polls": m.polls(),
             "full_speed": m.full_speed, "p_loss_predicted": c.solution.p_loss, "p_loss": lost,
             "sojourn_p99_predicted_ns": c.solution.sojourn.quantile_ns(0.99), "sojourn_p99_ns": m.sojourn.quantile(0.99),
-        })));
+        }));
         let met = lost <= TARGET;
         let text = format!(
             "{} the target: {:.2} % lost, {:.2} % predicted",

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use super::engine::{counter, model_poll, run};
 use super::homogeneous::Calibrated;
 use super::{
-    BATCH, Bench, Chain, FEW_POLLS, Findings, Load, OVERLOAD, Process, QUEUE, full_speed, load, object,
-    question, solve,
+    BATCH, Bench, Chain, FEW_POLLS, Findings, Load, OVERLOAD, Process, QUEUE, full_speed, load, question,
+    solve,
 };
 
 /// Length of a run, beside the time that fills the ring.
@@ -211,12 +211,12 @@ pub(super) fn cross_check(
         .and_then(|a| question(&found, (Strategy::Global, None), a, (QUEUE, BATCH)));
     let Some(s) = solve(vec![asked]).into_iter().next().flatten() else { return Ok(()) };
     let c = compare(&log.batch_pmf(), &s.batch_pmf)?;
-    findings.rows.push(object(json!({
+    findings.row(json!({
         "chain": calibrated.subject.key, "clock": "wall", "load": LOAD, "rate_mpps": at.rate_pps / 1e6, "polls": measured.polls(),
         "clean_share": measured.clean_share, "mean_batch": c.measured_mean, "mean_batch_predicted": c.predicted_mean,
         "relative_error": c.relative_error, "jsd": c.jsd, "capacity_mpps": capacity_pps / 1e6,
         "capacity_own_time_mpps": calibrated.capacity_pps / 1e6,
-    })));
+    }));
     let off = (c.measured_mean - c.predicted_mean).abs();
     let found = Some((json!(off), off <= 1.0));
     findings.claim(claim, Value::Null, "at most 1 packet", found, measured.clean_share > 0.5);

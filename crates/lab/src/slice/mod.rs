@@ -6,7 +6,7 @@ mod model;
 mod steps;
 mod studies;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Bench, Claim, Findings, Lab};
 use steps::Steps;
@@ -40,7 +40,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
 /// Reports the share of time in which other programs had the cores: latencies are of the rest.
 fn disturbance(steps: &Steps<'_>, findings: &mut Findings) {
     let share = steps.disturbed();
-    findings.rows.push(object(json!({ "disturbed_share": share, "repeated": steps.repeated() })));
+    findings.row(json!({ "disturbed_share": share, "repeated": steps.repeated() }));
     findings.claims.push(told(
         "share of the milliseconds of experiments in which another program took a core".to_owned(),
         Value::Null,
@@ -73,13 +73,6 @@ fn not_shown(findings: &mut Findings) {
         ),
     ] {
         findings.claims.push(Claim::not_comparable(claim, paper, Value::Null, why));
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
     }
 }
 

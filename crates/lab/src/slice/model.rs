@@ -10,7 +10,7 @@ use slipstream_model::data_movement::sram::Demand;
 use slipstream_model::data_movement::switch::{Growth, Switch};
 
 use super::super::{Claim, Curve, Findings, Paper, Plot, Scale};
-use super::{BYTES, SIZES, object, told};
+use super::{BYTES, SIZES, told};
 
 /// The rate of Figs. 11 to 15, in packets a second.
 const RATE: f64 = 6.5e6;
@@ -36,7 +36,7 @@ fn pcie(findings: &mut Findings) -> anyhow::Result<()> {
             let bytes = of(frame);
             let [to_host, from_host] = bytes.utilization(&card.link, RATE);
             series.push((f64::from(size), bytes.memory_lines * RATE / 1e9));
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "model": "PCI Express (Fig. 15)",
                 "size": size,
                 "sliced": sliced,
@@ -45,7 +45,7 @@ fn pcie(findings: &mut Findings) -> anyhow::Result<()> {
                 "share_of_peak": bytes.share_of_peak(&card.link, RATE),
                 "to_host_utilization": to_host,
                 "from_host_utilization": from_host,
-            })));
+            }));
         }
     }
     for (size, paper) in [(64, 1.9), (1518, 21.0)] {
@@ -85,13 +85,13 @@ fn memory(findings: &mut Findings) {
     let with = |io_ways| Cache { io_ways, ..Cache::default() };
     for ways in [2, 8, 0] {
         for size in SIZES {
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "model": "memory (Fig. 14)",
                 "io_ways": ways,
                 "size": size,
                 "rate_mpps": RATE / 1e6,
                 "memory_gigabytes_per_second": with(ways).per_packet(size).total() * RATE / 1e9,
-            })));
+            }));
         }
     }
     let fits = |ways, size| with(ways).per_packet(size).total() == 0.0;
@@ -115,13 +115,13 @@ fn latency(findings: &mut Findings) {
     let gap = |rate| Some(mean(1518, rate)? / mean(64, rate)?);
     for rate in [1e6, 2e6, 3e6, 4e6, 5e6, 6e6, 6.5e6, 7e6] {
         for size in [64, 1518] {
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "prediction": "latency (Fig. 10), mean, by queueing for PCI Express alone",
                 "size": size,
                 "rate_mpps": rate / 1e6,
                 "predicted_mean_ns": mean(size, rate),
                 "gap": gap(rate),
-            })));
+            }));
         }
     }
     for (rate, paper) in [(1e6, 1.05), (4e6, 1.2), (7e6, 1.46)] {
@@ -138,13 +138,13 @@ fn switch(findings: &mut Findings) {
     let switch = Switch::default();
     for growth in Growth::BOTH {
         for gbps in [40.0, 100.0] {
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "model": "switch (Fig. 9)",
                 "growth": growth.name(),
                 "card_gbps": gbps,
                 "servers": switch.servers(growth, gbps),
                 "sram_share_8_servers": switch.share(growth, 8.0, gbps),
-            })));
+            }));
         }
     }
     let both = |gbps| json!(Growth::BOTH.map(|g| switch.servers(g, gbps).to_string()).join(" or "));
@@ -166,12 +166,12 @@ fn switch(findings: &mut Findings) {
 
 fn room(findings: &mut Findings) {
     let room = Demand::default().room();
-    findings.rows.push(object(json!({
+    findings.row(json!({
         "model": "room on a card of 100 Gbit/s (section VII)",
         "entries": room.entries,
         "entry_bytes": room.entry_bytes,
         "payload_bytes": room.payload_bytes,
-    })));
+    }));
     findings.claims.push(Claim::checked(
         "model: payloads that a card of 100 Gbit/s must have room for, 10 us at the functions, and KiB of that",
         "250, 355",

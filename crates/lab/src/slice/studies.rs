@@ -11,7 +11,7 @@ use slipstream_wire::LinkType;
 use super::super::{Chart, Claim, Curve, Findings, Paper, Plot, Scale};
 use super::middlebox::{self, Latency, Load, Outcome, Transfer};
 use super::steps::Steps;
-use super::{BYTES, SIZES, object, told};
+use super::{BYTES, SIZES, told};
 
 /// The reason why latency is shown and not held against the paper's.
 const NO_CARD: &str =
@@ -127,12 +127,12 @@ pub(super) fn cpu(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()
         let nothing = measure("counter", &whole)?;
         for (name, graph) in &graphs {
             let [on_whole, on_sliced] = [measure(graph, &whole)?, measure(graph, &sliced)?];
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "cpu": name,
                 "size": size,
                 "ns_whole": on_whole,
                 "ns_sliced": on_sliced,
-            })));
+            }));
             lab.step()?;
         }
         let both = |how: &str| measure(&format!("slice({how}) -> splice"), &whole);
@@ -140,14 +140,14 @@ pub(super) fn cpu(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()
         let in_place = both("mode=keyed")?;
         let turns = if lab.quick() { 20_000 } else { 100_000 };
         let crossing = |transfer| middlebox::crossing(size, transfer, turns);
-        findings.rows.push(object(json!({
+        findings.row(json!({
             "slicer_cpu": "slice and splice, beyond a pipeline that only counts",
             "size": size,
             "ns_in_place": cost(in_place - nothing),
             "ns_copied": cost(copied - nothing),
             "ns_boundary_whole": crossing(Transfer::Whole)?,
             "ns_boundary_sliced": crossing(Transfer::FULL)?,
-        })));
+        }));
         lab.step()?;
     }
     Ok(())
@@ -234,7 +234,7 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
             for (place, (best, transfer)) in
                 [(&whole, Transfer::Whole), (&sliced, Transfer::FULL)].into_iter().enumerate()
             {
-                findings.rows.push(object(json!({
+                findings.row(json!({
                     "function": name,
                     "size": size,
                     "way": transfer.name(),
@@ -247,7 +247,7 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                     "mean_ns": best.latency.mean,
                     "function_busy_ns": best.last.function_ns,
                     "disturbed_share": best.disturbed,
-                })));
+                }));
                 if let (Some(latencies), Some(bytes)) = (latencies.get_mut(place), bytes.get_mut(place)) {
                     latencies.push((f64::from(size), best.of_this(best.latency.p50) / 1e3));
                     bytes.push((f64::from(size), best.last.bytes_out));
@@ -370,7 +370,7 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
         let none_bytes = none.last.bytes_out;
         let less = |best: &Best| less((none, none.latency.mean), (best, best.latency.mean));
         for (transfer, best) in transfers.iter().zip(&all) {
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "fraction": transfer.name(),
                 "size": size,
                 "bytes_out": best.last.bytes_out,
@@ -378,7 +378,7 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                 "mean_ns": best.latency.mean,
                 "less_latency": less(best),
                 "disturbed_share": best.disturbed,
-            })));
+            }));
         }
         let less = |n: usize| percent(all.get(n).and_then(less));
         if size == 1518 {
@@ -429,14 +429,14 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
             .map(|((name, best), series)| (name, best, series))
         {
             series.push((rate / 1e3, best.of_this(best.latency.mean) / 1e3));
-            findings.rows.push(object(json!({
+            findings.row(json!({
                 "rate_kpps": rate / 1e3,
                 "packets": name,
                 "mean_ns": best.latency.mean,
                 "p90_ns": best.latency.p90,
                 "over_64": over(best, &small),
                 "disturbed_share": best.disturbed,
-            })));
+            }));
         }
         gaps.extend(over(&whole, &small).map(|gap| (rate / 1e3, gap)));
         findings.claims.push(told(
