@@ -1,6 +1,7 @@
 //! Measurement in the data path: packets pass untouched, and sketches answer at the end of every epoch.
 //! Behind `reframe` a train is an update that was aggregated already: one update a train.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use slipstream_sketch::{Eviction, Kind as Sketch, Size, Want};
@@ -159,95 +160,105 @@ const SKETCHES: [&str; Sketch::ALL.len() + 1] = {
 };
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let task: Task = settings.text("task").parse().unwrap_or_default();
-    let named = Sketch::ALL.into_iter().find(|k| k.name() == settings.text("sketch"));
-    let kind = named.unwrap_or_else(|| task.sketch());
-    let key = Some(settings.text("key")).filter(|k| !k.is_empty());
-    let keying = keying(key, task, kind).map_err(|e| BuildError::setting("key", e))?;
-    let epoch: EpochLength =
-        settings.text("epoch").parse().map_err(|e: String| BuildError::setting("epoch", e))?;
-    let weight = Weight::named(settings.text("weight"));
-    if kind == Sketch::Mrac && weight == Weight::Bytes {
-        return Err(BuildError::setting("weight", "mrac estimates sizes in packets")
-            .hint("flow-radar and exact have the distribution of sizes in bytes"));
-    }
-    weight.refuse(kind, task).map_err(|e| BuildError::setting("weight", e))?;
-    let want = Want { threshold: settings.number("threshold"), top: settings.number("top") as usize };
-    let ask = Arc::new(Ask { task, keying, want, flows: Vec::new() });
-    let plan = Plan {
-        kind,
-        size: Size::Memory(usize::try_from(settings.number("memory")).unwrap_or(usize::MAX)),
-        aggregate: match settings.text("aggregate") {
-            "grr" => Some(Eviction::Grr),
-            "lru" => Some(Eviction::Lru),
-            _ => None,
-        },
-        seed: settings.optional_number("seed").unwrap_or(site.seed),
-        compare: false,
-        save: settings.file("save").is_some(),
-        timed: false,
-    };
-    let aggregate = if kind.takes_values() { "off" } else { settings.text("aggregate") };
-    let keeper = settings.file("save").map(|folder| Keeper {
-        folder: folder.to_path_buf(),
-        about: Description {
-            task,
-            sketch: kind.name().to_owned(),
-            key: keying.kind(),
-            pairs: keying.is_pairs(),
-            weight: weight.name().to_owned(),
-            epoch: epoch.to_string(),
-            aggregate: aggregate.to_owned(),
-            // Flow keys of a pipeline are those of the outermost header.
-            tunnel: "outer".to_owned(),
-            seed: plan.seed,
-        },
-    });
-    if let Some(keeper) = &keeper
-        && !keeper.folder.is_dir()
-    {
-        let message = format!("{}: there is no such folder; make it first", keeper.folder.display());
-        return Err(BuildError::setting("save", message));
-    }
-    let configs = plan.configs(&ask);
+    let about = About::read(settings)?;
+    let plan = about.plan(settings, site.seed);
+    let keeper = settings.file("save").map(|folder| about.keeper(folder, plan.seed)).transpose()?;
+    let configs = plan.configs(&about.ask);
     let unfit = |e: MeasureError| {
         let setting = if matches!(e, MeasureError::Query(_)) { "sketch" } else { "memory" };
         BuildError::setting(setting, e.to_string())
     };
     if site.dry {
-        return SketchSet::new(ask, configs).map(|_| Made::Checked).map_err(unfit);
+        return SketchSet::new(about.ask, configs).map(|_| Made::Checked).map_err(unfit);
     }
-    let snapshots =
-        Snapshots::new(&ask, &configs, epoch, settings.number("keep") as usize, !site.live, keeper);
+    let keep = settings.number("keep") as usize;
+    let snapshots = Snapshots::new(&about.ask, &configs, about.epoch, keep, !site.live, keeper);
     let snapshots = snapshots.map_err(|e| match e {
         EndError::Measure(e) => unfit(e),
         other => BuildError::stage(other.to_string()),
     })?;
-    Ok(Made::Stage(Box::new(Measure {
-        snapshots,
-        about: About { ask, kind, weight, epoch, aggregate: aggregate.to_owned() },
-        gaps: (weight == Weight::Gap).then(|| Gaps::new(plan.seed)),
-        rules: settings.rules("rules"),
-        // Of a train's packets each is a value of its own.
-        per_train: settings.text("by") == "trains" && !kind.takes_values(),
-        left: epoch_packets(epoch),
-        span: Span::default(),
-        end: Nanos::MAX,
-        begun: false,
-        counts: Counts::default(),
-        failed: None,
-        over: false,
-    })))
+    // Of a train's packets each is a value of its own.
+    let per_train = settings.text("by") == "trains" && !about.kind.takes_values();
+    let measure = Measure::new(about, snapshots, plan.seed, settings.rules("rules"), per_train);
+    Ok(Made::Stage(Box::new(measure)))
 }
 
-/// Settings of the measurement, for the report.
+/// The measurement that the settings ask for, as its report tells it.
 #[derive(Debug)]
 struct About {
     ask: Arc<Ask>,
     kind: Sketch,
     weight: Weight,
     epoch: EpochLength,
-    aggregate: String,
+    aggregate: Option<Eviction>,
+}
+
+impl About {
+    /// Reads the settings, and refuses what doesn't go together.
+    fn read(settings: &Settings) -> Result<Self, BuildError> {
+        let task: Task = settings.text("task").parse().unwrap_or_default();
+        let named = Sketch::ALL.into_iter().find(|k| k.name() == settings.text("sketch"));
+        let kind = named.unwrap_or_else(|| task.sketch());
+        let key = Some(settings.text("key")).filter(|k| !k.is_empty());
+        let keying = keying(key, task, kind).map_err(|e| BuildError::setting("key", e))?;
+        let epoch: EpochLength =
+            settings.text("epoch").parse().map_err(|e: String| BuildError::setting("epoch", e))?;
+        let weight = Weight::named(settings.text("weight"));
+        weight.refuse(kind, task).map_err(|e| BuildError::setting("weight", e))?;
+        let want = Want { threshold: settings.number("threshold"), top: settings.number("top") as usize };
+        let aggregate = match settings.text("aggregate") {
+            // No aggregator can stand in front of values.
+            _ if kind.takes_values() => None,
+            "grr" => Some(Eviction::Grr),
+            "lru" => Some(Eviction::Lru),
+            _ => None,
+        };
+        let ask = Arc::new(Ask { task, keying, want, flows: Vec::new() });
+        Ok(Self { ask, kind, weight, epoch, aggregate })
+    }
+
+    /// The sketches; where the settings name no seed, with that of the pipeline.
+    fn plan(&self, settings: &Settings, seed: u64) -> Plan {
+        Plan {
+            kind: self.kind,
+            size: Size::Memory(usize::try_from(settings.number("memory")).unwrap_or(usize::MAX)),
+            aggregate: self.aggregate,
+            seed: settings.optional_number("seed").unwrap_or(seed),
+            compare: false,
+            save: settings.file("save").is_some(),
+            timed: false,
+        }
+    }
+
+    /// What saves the states in a folder, which is there.
+    fn keeper(&self, folder: &Path, seed: u64) -> Result<Keeper, BuildError> {
+        if !folder.is_dir() {
+            let message = format!("{}: there is no such folder; make it first", folder.display());
+            return Err(BuildError::setting("save", message));
+        }
+        let about = Description {
+            task: self.ask.task,
+            sketch: self.kind.name().to_owned(),
+            key: self.ask.keying.kind(),
+            pairs: self.ask.keying.is_pairs(),
+            weight: self.weight.name().to_owned(),
+            epoch: self.epoch.to_string(),
+            aggregate: self.aggregate_name().to_owned(),
+            // Flow keys of a pipeline are those of the outermost header.
+            tunnel: "outer".to_owned(),
+            seed,
+        };
+        Ok(Keeper { folder: folder.to_path_buf(), about })
+    }
+
+    /// What leaves the aggregator, by its name in the settings.
+    fn aggregate_name(&self) -> &'static str {
+        match self.aggregate {
+            Some(Eviction::Grr) => "grr",
+            Some(Eviction::Lru) => "lru",
+            None => "off",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -292,6 +303,23 @@ fn epoch_packets(epoch: EpochLength) -> u64 {
 }
 
 impl Measure {
+    fn new(about: About, snapshots: Snapshots, seed: u64, rules: Rule, per_train: bool) -> Self {
+        Self {
+            snapshots,
+            gaps: (about.weight == Weight::Gap).then(|| Gaps::new(seed)),
+            rules,
+            per_train,
+            left: epoch_packets(about.epoch),
+            about,
+            span: Span::default(),
+            end: Nanos::MAX,
+            begun: false,
+            counts: Counts::default(),
+            failed: None,
+            over: false,
+        }
+    }
+
     /// Ends the epoch if its time is over.
     fn pass_time(&mut self, now: Nanos) {
         if now >= self.end && self.end < Nanos::MAX && self.span.packets > 0 {
@@ -461,7 +489,7 @@ impl Observe for Measure {
             map.insert("key".into(), about.ask.keying.kind().to_string().into());
             map.insert("weight".into(), about.weight.name().into());
             map.insert("by".into(), if self.per_train { "trains" } else { "packets" }.into());
-            map.insert("aggregate".into(), about.aggregate.clone().into());
+            map.insert("aggregate".into(), about.aggregate_name().into());
             map.insert("epoch".into(), about.epoch.to_string().into());
         }
         Some(report)

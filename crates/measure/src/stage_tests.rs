@@ -29,20 +29,9 @@ fn stage(weight: Weight) -> Measure {
         timed: false,
     };
     let epoch = EpochLength::Packets(1 << 40);
-    Measure {
-        snapshots: Snapshots::new(&ask, &plan.configs(&ask), epoch, 1, true, None).unwrap(),
-        about: About { ask, kind, weight, epoch, aggregate: "off".to_owned() },
-        gaps: (weight == Weight::Gap).then(|| Gaps::new(1)),
-        rules: Rule::always(),
-        per_train: false,
-        left: epoch_packets(epoch),
-        span: Span::default(),
-        end: Nanos::MAX,
-        begun: false,
-        counts: Counts::default(),
-        failed: None,
-        over: false,
-    }
+    let snapshots = Snapshots::new(&ask, &plan.configs(&ask), epoch, 1, true, None).unwrap();
+    let about = About { ask, kind, weight, epoch, aggregate: None };
+    Measure::new(about, snapshots, plan.seed, Rule::always(), false)
 }
 
 /// The packets that the stage has seen, and its report, after packets of some hosts: host, arrival, release.
