@@ -93,8 +93,14 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Packets a second that were served in the time that counts.
-    pub(super) fn served_pps(&self) -> Option<f64> {
+    fn served_pps(&self) -> Option<f64> {
         self.log.as_ref().and_then(PollLog::rate_pps)
+    }
+
+    /// Share of packets, which come at this rate, that were not served: above saturation what finds the ring
+    /// full.
+    pub(super) fn unserved(&self, rate_pps: f64) -> Option<f64> {
+        self.served_pps().map(|served| (1.0 - served / rate_pps).max(0.0))
     }
 
     pub(super) fn polls(&self) -> usize {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use slipstream_model::{Fit, Interarrival, PollLog, Solution, Strategy, compare, fit};
 
 use super::{
-    BATCH, Bench, Chain, Chart, Findings, Measured, Process, QUEUE, Speed, by_class, capacity, classes,
-    effort, engine, load, mean, processes, quantile, question, solve,
+    BATCH, Bench, Chain, Chart, Findings, Measured, PROCESSES, Process, QUEUE, Speed, by_class, capacity,
+    classes, effort, engine, load, mean, processes, quantile, question, solve,
 };
 
 /// The packets that are sent in a loop.
@@ -127,6 +127,16 @@ impl LoadPoint {
         let pmf = measured.log.as_ref().map(PollLog::batch_pmf).unwrap_or_default();
         Self { load, name, rate_pps, measured, pmf }
     }
+
+    fn is_above_saturation(&self) -> bool {
+        self.load > 1.0
+    }
+
+    /// Share of packets lost: above saturation those that were not served, below it those that the ring
+    /// dropped.
+    fn p_loss(&self) -> Option<f64> {
+        if self.is_above_saturation() { self.measured.unserved(self.rate_pps) } else { self.measured.p_loss }
+    }
 }
 
 fn steady(points: &[LoadPoint]) -> bool {
@@ -179,6 +189,33 @@ fn services(subject: &Subject, found: &Fit, points: &[LoadPoint], findings: &mut
 
 /// Figs. 5 to 7: mean, distribution and loss by load, for both fits and all arrival processes.
 fn distributions(subject: &Subject, found: &Fit, points: &[LoadPoint], findings: &mut Findings) {
+    let all = predict(found, points);
+    let mut off = Off { mean: Some(0.0), mean_per_rate: None, loss: None, poisson_is_nearest: true };
+    for (p, predicted) in points.iter().zip(&all) {
+        off.poisson_is_nearest &= batch_sizes(subject, p, predicted, findings);
+        means(subject, p, predicted, findings);
+        off.add(p, predicted);
+    }
+    charts(subject, points, &all, findings);
+    off.claims(subject, steady(points), findings);
+}
+
+/// The model's answers for a load.
+struct Predicted {
+    /// By the line over all loads, for each of [`processes`].
+    by_process: Vec<Option<Solution>>,
+    /// By the line of this load alone, with Poisson times between packets.
+    per_rate: Option<Solution>,
+}
+
+impl Predicted {
+    /// By the line over all loads, with Poisson times between packets: the first of [`processes`].
+    fn global(&self) -> Option<&Solution> {
+        self.by_process.first()?.as_ref()
+    }
+}
+
+fn predict(found: &Fit, points: &[LoadPoint]) -> Vec<Predicted> {
     let mut questions = Vec::new();
     for p in points {
         let gap = 1e9 / p.rate_pps;
@@ -189,127 +226,134 @@ fn distributions(subject: &Subject, found: &Fit, points: &[LoadPoint], findings:
         let per_rate = (Strategy::PerRate, Some(p.name.as_str()));
         questions.push(Interarrival::poisson(gap).and_then(|a| question(found, per_rate, a, size)));
     }
-    let answers = solve(questions);
-    let answers: Vec<&[Option<Solution>]> = answers.chunks(5).collect();
-    let (mut off, mut off_per_rate, mut loss_off, mut nearest) =
-        (Some(0.0f64), None::<f64>, None::<f64>, Some(true));
-    for (p, solved) in points.iter().zip(&answers) {
-        let names = processes(1e9 / p.rate_pps).map(|(name, _)| name);
-        let mut divergences = Vec::new();
-        for (name, s) in names.iter().zip(solved.iter()) {
-            let Some((s, c)) = s.as_ref().and_then(|s| Some((s, compare(&p.pmf, &s.batch_pmf).ok()?))) else {
-                continue;
-            };
-            divergences.push(c.jsd);
-            findings.row(json!({
-                "chain": subject.key, "figure": "6", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "model": name,
-                "measured_p5": quantile(&p.pmf, 0.05), "measured_p50": quantile(&p.pmf, 0.5),
-                "measured_p95": quantile(&p.pmf, 0.95), "predicted_p5": s.batch_quantile(0.05),
-                "predicted_p50": s.batch_quantile(0.5), "predicted_p95": s.batch_quantile(0.95),
-                "relative_error": c.relative_error, "jsd": c.jsd,
-            }));
-        }
-        let least = divergences.iter().copied().fold(f64::INFINITY, f64::min);
-        nearest = nearest.map(|so_far| so_far && divergences.first().is_some_and(|d| *d <= least + 0.01));
-        let (global, per_rate) =
-            (solved.first().and_then(Option::as_ref), solved.get(4).and_then(Option::as_ref));
-        let measured_mean = mean(&p.pmf);
-        let served = p.measured.served_pps().map(|served| (1.0 - served / p.rate_pps).max(0.0));
-        let p_loss = if p.load > 1.0 { served } else { p.measured.p_loss };
-        off = off.zip(global).map(|(most, s)| most.max((s.mean_batch - measured_mean).abs()));
-        if let Some(s) = per_rate {
-            off_per_rate = Some(off_per_rate.unwrap_or(0.0).max((s.mean_batch - measured_mean).abs()));
-        }
-        if let Some((s, measured)) = global.zip(p_loss).filter(|_| p.load > 1.0) {
-            loss_off = Some(loss_off.unwrap_or(0.0).max((s.p_loss - measured).abs()));
-        }
-        findings.row(json!({
-            "chain": subject.key, "figure": "5, 7", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "polls": p.measured.polls(),
-            "slices": p.measured.slices, "full_speed": p.measured.full_speed, "interrupted": p.measured.interrupted,
-            "mean_batch": measured_mean, "mean_batch_global": global.map(|s| s.mean_batch),
-            "mean_batch_per_rate": per_rate.map(|s| s.mean_batch), "p_loss": p_loss,
-            "p_loss_predicted": global.map(|s| s.p_loss),
-            "sojourn_p99_ns": p.measured.sojourn.quantile(0.99),
-            "sojourn_p99_predicted_ns": global.map(|s| s.sojourn.quantile_ns(0.99)),
-        }));
-    }
-    charts(subject, points, &answers, findings);
-    let steady = steady(points);
-    findings.claim(
-        subject.says("the mean batch is off by packets, at most, global fit (Fig. 5)"),
-        subject.paper(1),
-        "at most 1 packet",
-        off.map(|m| (json!(m), m <= 1.0)),
-        steady,
-    );
-    findings.claim(
-        subject.says("the mean batch is off by packets, at most, one fit a rate (Fig. 5)"),
-        subject.paper(8),
-        "at most 8 packets",
-        off_per_rate.map(|m| (json!(m), m <= 8.0)),
-        steady,
-    );
-    findings.claim(
-        subject.says(
-            "of four arrival processes Poisson times are nearest to a constant rate (JSD, to 0.01; Fig. 6)",
-        ),
-        subject.paper(true),
-        "no other process nearer by more than 0.01",
-        nearest.map(|n| (json!(n), n)),
-        steady,
-    );
-    findings.claim(
-        subject.says("above saturation the share lost is off by points, at most (Fig. 7)"),
-        subject.paper("bars of equal height"),
-        "at most 0.1 points",
-        loss_off.map(|l| (json!(l * 100.0), l <= 0.001)),
-        steady,
-    );
+    let mut answers = solve(questions).into_iter();
+    let of_load = |_| Predicted {
+        by_process: answers.by_ref().take(PROCESSES).collect(),
+        per_rate: answers.next().flatten(),
+    };
+    points.iter().map(of_load).collect()
 }
 
-fn charts(subject: &Subject, points: &[LoadPoint], answers: &[&[Option<Solution>]], findings: &mut Findings) {
-    let groups: Vec<String> = points.iter().map(|p| p.name.clone()).collect();
-    let of = |at: usize, f: &dyn Fn(&Solution) -> f64| -> Vec<Option<f64>> {
-        answers.iter().map(|a| a.get(at).and_then(Option::as_ref).map(f)).collect()
+/// Fig. 6: rows of the batch sizes at a load; says whether no process of arrivals comes nearer to them than
+/// Poisson times, by more than 0.01.
+fn batch_sizes(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings: &mut Findings) -> bool {
+    let mut divergences = Vec::new();
+    for ((name, _), s) in processes(1e9 / p.rate_pps).iter().zip(&predicted.by_process) {
+        let Some((s, c)) = s.as_ref().and_then(|s| Some((s, compare(&p.pmf, &s.batch_pmf).ok()?))) else {
+            continue;
+        };
+        divergences.push(c.jsd);
+        findings.row(json!({
+            "chain": subject.key, "figure": "6", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "model": name,
+            "measured_p5": quantile(&p.pmf, 0.05), "measured_p50": quantile(&p.pmf, 0.5),
+            "measured_p95": quantile(&p.pmf, 0.95), "predicted_p5": s.batch_quantile(0.05),
+            "predicted_p50": s.batch_quantile(0.5), "predicted_p95": s.batch_quantile(0.95),
+            "relative_error": c.relative_error, "jsd": c.jsd,
+        }));
+    }
+    let least = divergences.iter().copied().fold(f64::INFINITY, f64::min);
+    divergences.first().is_some_and(|d| *d <= least + 0.01)
+}
+
+/// Figs. 5 and 7: a row of the mean batch, the loss and the sojourn at a load.
+fn means(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings: &mut Findings) {
+    let (global, per_rate) = (predicted.global(), predicted.per_rate.as_ref());
+    findings.row(json!({
+        "chain": subject.key, "figure": "5, 7", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "polls": p.measured.polls(),
+        "slices": p.measured.slices, "full_speed": p.measured.full_speed, "interrupted": p.measured.interrupted,
+        "mean_batch": mean(&p.pmf), "mean_batch_global": global.map(|s| s.mean_batch),
+        "mean_batch_per_rate": per_rate.map(|s| s.mean_batch), "p_loss": p.p_loss(),
+        "p_loss_predicted": global.map(|s| s.p_loss),
+        "sojourn_p99_ns": p.measured.sojourn.quantile(0.99),
+        "sojourn_p99_predicted_ns": global.map(|s| s.sojourn.quantile_ns(0.99)),
+    }));
+}
+
+/// How far predictions are off at most, over all loads; none where nothing can be told.
+struct Off {
+    /// Mean batch by the line over all loads, in packets.
+    mean: Option<f64>,
+    /// Mean batch by the line of each load, in packets.
+    mean_per_rate: Option<f64>,
+    /// Share lost above saturation.
+    loss: Option<f64>,
+    /// At every load, no process of arrivals comes nearer to the batch sizes than Poisson times.
+    poisson_is_nearest: bool,
+}
+
+impl Off {
+    fn add(&mut self, p: &LoadPoint, predicted: &Predicted) {
+        let off = |s: &Solution| (s.mean_batch - mean(&p.pmf)).abs();
+        let global = predicted.global();
+        self.mean = self.mean.zip(global).map(|(most, s)| most.max(off(s)));
+        if let Some(s) = &predicted.per_rate {
+            self.mean_per_rate = Some(self.mean_per_rate.unwrap_or(0.0).max(off(s)));
+        }
+        if let Some((s, measured)) = global.zip(p.p_loss()).filter(|_| p.is_above_saturation()) {
+            self.loss = Some(self.loss.unwrap_or(0.0).max((s.p_loss - measured).abs()));
+        }
+    }
+
+    fn claims(&self, subject: &Subject, steady: bool, findings: &mut Findings) {
+        findings.claim(
+            subject.says("the mean batch is off by packets, at most, global fit (Fig. 5)"),
+            subject.paper(1),
+            "at most 1 packet",
+            self.mean.map(|m| (json!(m), m <= 1.0)),
+            steady,
+        );
+        findings.claim(
+            subject.says("the mean batch is off by packets, at most, one fit a rate (Fig. 5)"),
+            subject.paper(8),
+            "at most 8 packets",
+            self.mean_per_rate.map(|m| (json!(m), m <= 8.0)),
+            steady,
+        );
+        findings.claim(
+            subject.says(
+                "of four arrival processes Poisson times are nearest to a constant rate (JSD, to 0.01; Fig. 6)",
+            ),
+            subject.paper(true),
+            "no other process nearer by more than 0.01",
+            Some((json!(self.poisson_is_nearest), self.poisson_is_nearest)),
+            steady,
+        );
+        findings.claim(
+            subject.says("above saturation the share lost is off by points, at most (Fig. 7)"),
+            subject.paper("bars of equal height"),
+            "at most 0.1 points",
+            self.loss.map(|l| (json!(l * 100.0), l <= 0.001)),
+            steady,
+        );
+    }
+}
+
+fn charts(subject: &Subject, points: &[LoadPoint], all: &[Predicted], findings: &mut Findings) {
+    let mean_batches = |of: fn(&Predicted) -> Option<&Solution>| -> Vec<Option<f64>> {
+        all.iter().map(|predicted| of(predicted).map(|s| s.mean_batch)).collect()
     };
     findings.draw(Chart {
         title: format!("Fig. 5: mean batch by load ({})", subject.key),
         caption: "Constant rate; the model with Poisson times between packets.".into(),
         x_label: "load".into(),
         y_label: "packets".into(),
-        groups: groups.clone(),
+        groups: points.iter().map(|p| p.name.clone()).collect(),
         series: vec![
-            ("global fit".into(), of(0, &|s| s.mean_batch)),
+            ("global fit".into(), mean_batches(Predicted::global)),
             ("measured".into(), points.iter().map(|p| Some(mean(&p.pmf))).collect()),
-            ("a fit a rate".into(), of(4, &|s| s.mean_batch)),
+            ("a fit a rate".into(), mean_batches(|predicted| predicted.per_rate.as_ref())),
         ],
     });
     for target in [0.2, 0.5, 0.8] {
-        let Some((p, solved)) = points.iter().zip(answers).find(|(p, _)| (p.load - target).abs() < 1e-9)
-        else {
-            continue;
-        };
-        let names = processes(1e9 / p.rate_pps).map(|(name, _)| name);
-        let mut series = vec![("measured".to_owned(), by_class(&p.pmf))];
-        series.extend(
-            names
-                .iter()
-                .zip(solved.iter())
-                .filter_map(|(n, s)| Some(((*n).to_owned(), by_class(&s.as_ref()?.batch_pmf)))),
-        );
-        findings.draw(Chart {
-            title: format!("Fig. 6: batch sizes at load {} ({})", p.name, subject.key),
-            caption: "Share of polls by size of the batch, measured and for four processes of arrivals."
-                .into(),
-            x_label: "packets".into(),
-            y_label: "share of polls".into(),
-            groups: classes(),
-            series,
-        });
+        if let Some((p, predicted)) = points.iter().zip(all).find(|(p, _)| (p.load - target).abs() < 1e-9) {
+            draw_batch_sizes(subject, p, predicted, findings);
+        }
     }
-    let above: Vec<_> = points.iter().zip(answers).filter(|(p, _)| p.load > 1.0).collect();
+    let above: Vec<_> = points.iter().zip(all).filter(|(p, _)| p.is_above_saturation()).collect();
     if !above.is_empty() {
-        let lost = |p: &LoadPoint| p.measured.served_pps().map(|s| (1.0 - s / p.rate_pps).max(0.0) * 100.0);
+        let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+        let measured = |p: &LoadPoint| percent(p.measured.unserved(p.rate_pps));
+        let model = |predicted: &Predicted| percent(predicted.global().map(|s| s.p_loss));
         findings.draw(Chart {
             title: format!("Fig. 7: loss by load ({})", subject.key),
             caption: "Share of packets that find the ring full.".into(),
@@ -317,14 +361,26 @@ fn charts(subject: &Subject, points: &[LoadPoint], answers: &[&[Option<Solution>
             y_label: "%".into(),
             groups: above.iter().map(|(p, _)| p.name.clone()).collect(),
             series: vec![
-                ("measured".into(), above.iter().map(|(p, _)| lost(p)).collect()),
-                (
-                    "predicted".into(),
-                    above.iter().map(|(_, a)| a.first()?.as_ref().map(|s| s.p_loss * 100.0)).collect(),
-                ),
+                ("measured".into(), above.iter().map(|(p, _)| measured(p)).collect()),
+                ("predicted".into(), above.iter().map(|(_, predicted)| model(predicted)).collect()),
             ],
         });
     }
+}
+
+fn draw_batch_sizes(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings: &mut Findings) {
+    let mut series = vec![("measured".to_owned(), by_class(&p.pmf))];
+    for ((name, _), s) in processes(1e9 / p.rate_pps).iter().zip(&predicted.by_process) {
+        series.extend(s.as_ref().map(|s| ((*name).to_owned(), by_class(&s.batch_pmf))));
+    }
+    findings.draw(Chart {
+        title: format!("Fig. 6: batch sizes at load {} ({})", p.name, subject.key),
+        caption: "Share of polls by size of the batch, measured and for four processes of arrivals.".into(),
+        x_label: "packets".into(),
+        y_label: "share of polls".into(),
+        groups: classes(),
+        series,
+    });
 }
 
 /// Random arrivals, which the paper's generator didn't make.

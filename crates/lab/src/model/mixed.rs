@@ -158,7 +158,7 @@ fn point(
         .and_then(|a| question(found, (Strategy::Global, None), a, (QUEUE, BATCH)));
     let Some(s) = solve(vec![asked]).into_iter().next().flatten() else { return };
     let Ok(c) = compare(&pmf, &s.batch_pmf) else { return };
-    let lost = measured.served_pps().map_or(0.0, |served| (1.0 - served / rate_pps).max(0.0));
+    let lost = measured.unserved(rate_pps).unwrap_or(0.0);
     findings.row(json!({
         "figure": "8", "load": of, "rate_mpps": rate_pps / 1e6, "polls": log.polls(), "slices": measured.slices,
         "full_speed": measured.full_speed, "interrupted": measured.interrupted, "mean_batch": c.measured_mean,

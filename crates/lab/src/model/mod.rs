@@ -116,8 +116,10 @@ fn load(capacity_pps: f64, load: f64, process: Process) -> Load {
     }
 }
 
-/// The four arrival processes of §V-A, in the order of their variation, for a mean in slots of 1 ns.
-fn processes(mean: f64) -> [(&'static str, Result<Interarrival, Error>); 4] {
+const PROCESSES: usize = 4;
+
+/// The arrival processes of §V-A, in the order of their variation, for a mean in slots of 1 ns.
+fn processes(mean: f64) -> [(&'static str, Result<Interarrival, Error>); PROCESSES] {
     [
         ("poisson", Interarrival::poisson(mean)),
         ("negbin 0.5", Interarrival::negative_binomial(mean, 0.5)),
