@@ -8,19 +8,18 @@ use serde_json::{Value, json};
 use slipstream::functions::firewall::Firewall;
 use slipstream::functions::firewall::generate::Kind;
 use slipstream::io::synth::{Synth, SynthConfig};
-use slipstream::pipeline::Plan;
-use slipstream::reframe::{Budget, Class, ClassSettings, ReframeConfig};
-use slipstream::rules::Rule;
 use slipstream::runtime::{FlowContextSettings, Pipeline, Timing, Traffic};
 use slipstream_wire::{FlowKey, LinkType, classify};
 
-use super::bench::{self, NamedStage, Per};
+use super::bench::{self, Per};
 use super::{Bench, Chart, Findings, Lab};
 
 mod claims;
 mod plots;
+mod reframer;
 
 use claims::claims;
+pub(super) use reframer::Reframer;
 
 pub(super) const LAB: Lab = Lab {
     name: "chain",
@@ -35,10 +34,6 @@ const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
 pub(super) const BURST: usize = 32;
 /// Share of packets that the large flows carry: the largest flows that together carry so much.
 const LARGE_SHARE: f64 = 0.8;
-/// The price of a packet that joins a train where a reframer says by itself when to hold: what the packet
-/// saves the functions, in ns of their core's time. The fits of `nf-locality` say less than that for any
-/// function.
-const JOIN_NS: u64 = 100;
 /// The rules of the tables and charts that compare all arrangements.
 const MIXED: &str = "10k mixed";
 /// The rules of a point whose functions have no flow contexts.
@@ -105,57 +100,6 @@ fn large_from(sizes: &[usize]) -> usize {
     sizes.iter().copied().find(enough).unwrap_or(1)
 }
 
-pub(super) fn config(hold_ns: u64) -> ReframeConfig {
-    let mut config = ReframeConfig { capacity: 65_536, bypass: Rule::never(), ..ReframeConfig::default() };
-    config.default.hold_ns = hold_ns;
-    config
-}
-
-/// Only packets that are marked as of large flows are held.
-fn config_of_large(hold_ns: u64) -> anyhow::Result<ReframeConfig> {
-    let mut config = config(0);
-    config.classes.push(Class {
-        name: "large".into(),
-        rule: Rule::parse(&format!("dscp {LARGE_DSCP}"))?,
-        top: None,
-        settings: ClassSettings { hold_ns, ..config.default.clone() },
-    });
-    Ok(config)
-}
-
-/// The hold sets itself, from none up to this.
-fn config_of_auto(most_ns: u64) -> ReframeConfig {
-    let mut config = config(most_ns);
-    config.default.hold_min_ns = Some(0);
-    config.budget = Some(Budget::Price(JOIN_NS));
-    config
-}
-
-/// The reframe stage with a configuration's hold, as a stage of the chain.
-fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<NamedStage> {
-    stage_of(&if large {
-        format!(
-            "hold=0, capacity=65536, bypass=none, class=[\"large: dscp {LARGE_DSCP} => hold={hold_ns}ns\"]"
-        )
-    } else {
-        format!("hold={hold_ns}ns, capacity=65536, bypass=none")
-    })
-}
-
-/// The reframe stage whose hold sets itself, from none up to this, by the price of what a packet saves.
-fn auto_stage(most_ns: u64) -> anyhow::Result<NamedStage> {
-    stage_of(&format!(
-        "hold=auto, hold_max={most_ns}ns, budget=\"price={JOIN_NS}ns\", capacity=65536, bypass=none"
-    ))
-}
-
-/// The reframe stage with settings, as a stage of the chain.
-fn stage_of(settings: &str) -> anyhow::Result<NamedStage> {
-    let graph = format!("in :: null -> reframe({settings}) -> out :: null");
-    let stages = Plan::from_graph(&graph, None, None, "".as_ref())?.build(3)?.into_stages();
-    stages.into_iter().find(|(name, _)| name == "reframe").context("the reframe stage was not built")
-}
-
 /// The chain of functions.
 #[derive(Clone, Copy)]
 pub(super) struct Chain<'a> {
@@ -217,17 +161,30 @@ impl Arrangement {
         }
     }
 
+    /// The hold of its reframer, or the most that this may choose, in ns.
     fn hold(self) -> Option<u64> {
+        self.reframer().map(|reframer| match reframer {
+            Reframer::All(hold) | Reframer::Large(hold) | Reframer::Auto(hold) => hold,
+        })
+    }
+
+    /// The reframer, wherever it stands.
+    fn reframer(self) -> Option<Reframer> {
         match self {
             Self::Baseline | Self::Batches | Self::Trains => None,
-            Self::FrontPackets(h)
-            | Self::FrontTrains(h)
-            | Self::Front(h)
-            | Self::InChain(h)
-            | Self::InChainLarge(h)
-            | Self::InChainAuto(h)
-            | Self::Alone(h) => Some(h),
+            Self::FrontPackets(hold)
+            | Self::FrontTrains(hold)
+            | Self::Front(hold)
+            | Self::InChain(hold)
+            | Self::Alone(hold) => Some(Reframer::All(hold)),
+            Self::InChainLarge(hold) => Some(Reframer::Large(hold)),
+            Self::InChainAuto(most) => Some(Reframer::Auto(most)),
         }
+    }
+
+    /// Returns true if the reframer is a stage of the pipeline, whose cost counts.
+    fn reframes_itself(self) -> bool {
+        matches!(self, Self::InChain(_) | Self::InChainLarge(_) | Self::InChainAuto(_) | Self::Alone(_))
     }
 
     fn pipeline(self, chain: Chain<'_>) -> anyhow::Result<Pipeline> {
@@ -235,13 +192,10 @@ impl Arrangement {
             Self::Baseline | Self::Batches | Self::FrontPackets(_) => Per::Packet,
             _ => Per::Train,
         };
-        let mut stages = Vec::new();
-        match self {
-            Self::Alone(hold) => return bench::pipeline(vec![reframe_stage(hold, false)?]),
-            Self::InChain(hold) => stages.push(reframe_stage(hold, false)?),
-            Self::InChainLarge(hold) => stages.push(reframe_stage(hold, true)?),
-            Self::InChainAuto(most) => stages.push(auto_stage(most)?),
-            _ => {}
+        let reframer = self.reframer().filter(|_| self.reframes_itself());
+        let mut stages: Vec<_> = reframer.map(Reframer::stage).transpose()?.into_iter().collect();
+        if let Self::Alone(_) = self {
+            return bench::pipeline(stages);
         }
         stages.extend(bench::chain(chain.wall, 200, per)?);
         let pipeline = bench::pipeline(stages)?;
@@ -297,25 +251,10 @@ pub(super) fn measure(
     chain: Chain<'_>,
     turns: usize,
 ) -> anyhow::Result<Cost> {
-    let held = match arrangement {
-        Arrangement::FrontPackets(h)
-        | Arrangement::FrontTrains(h)
-        | Arrangement::Front(h)
-        | Arrangement::InChain(h)
-        | Arrangement::Alone(h) => Some(campus.reframed(&config(h))?),
-        Arrangement::InChainLarge(h) => Some(campus.reframed(&config_of_large(h)?)?),
-        Arrangement::InChainAuto(h) => Some(campus.reframed(&config_of_auto(h))?),
-        _ => None,
-    };
+    let reframed = |reframer: Reframer| anyhow::Ok(campus.reframed(&reframer.config()?)?);
+    let held = arrangement.reframer().map(reframed).transpose()?;
     let comes = held.as_ref().unwrap_or(campus);
-    let holds = matches!(
-        arrangement,
-        Arrangement::InChain(_)
-            | Arrangement::InChainLarge(_)
-            | Arrangement::InChainAuto(_)
-            | Arrangement::Alone(_)
-    );
-    let input = if holds { campus } else { comes };
+    let input = if arrangement.reframes_itself() { campus } else { comes };
     let (timing, _) = input.rehearse(&mut arrangement.pipeline(chain)?, turns, arrangement.at_once())?;
     let (mean, p999) = latency(comes.times().map(|(t, a)| (t.0, a.0)), timing.least());
     Ok(Cost { arrangement, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })

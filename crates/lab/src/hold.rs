@@ -19,7 +19,7 @@ use slipstream_model::{
 };
 
 use super::bench;
-use super::chain::{self, Arrangement, Campus};
+use super::chain::{self, Arrangement, Campus, Reframer};
 use super::{Bench, Claim, Curve, Findings, Lab, Plot, Scale};
 
 pub(super) const LAB: Lab = Lab {
@@ -102,8 +102,10 @@ fn in_turn(
 
 /// The locality behind a hold, and the time that packets are held.
 fn gain(campus: &Campus, hold: u64, slf: f64) -> anyhow::Result<Gain> {
-    let held =
-        if hold == 0 { campus.traffic.clone() } else { campus.traffic.reframed(&chain::config(hold))? };
+    let held = match hold {
+        0 => campus.traffic.clone(),
+        hold => campus.traffic.reframed(&Reframer::All(hold).config()?)?,
+    };
     let mut delays: Vec<u64> = held.times().map(|(left, came)| left.since(came)).collect();
     delays.sort_unstable();
     let at = |share: usize| delays.get(delays.len() * share / 1000).copied().unwrap_or(0) as f64;
