@@ -49,6 +49,17 @@ struct Trial {
     measured_ns: f64,
 }
 
+impl Trial {
+    fn hold_us(&self) -> f64 {
+        self.predicted.hold_ns / 1e3
+    }
+
+    /// The error of the predicted cost of a packet, as a share of the measured one.
+    fn off(&self) -> f64 {
+        self.predicted.packet_ns / self.measured_ns - 1.0
+    }
+}
+
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let (packets, rounds) = if lab.quick { (60_000, 4) } else { (300_000, 8) };
     let wall = bench::rules(Kind::Mixed, 10_000);
@@ -136,24 +147,34 @@ fn parameters(campus: &Campus, costs: &Costs) -> anyhow::Result<Parameters> {
 
 fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
     let mut findings = Findings::default();
+    rows(costs, tried, &mut findings);
+    claims(tried, best, &mut findings);
+    draw(tried, &mut findings);
+    findings
+}
+
+fn rows(costs: &Costs, tried: &[Trial], findings: &mut Findings) {
     findings.row(json!({
         "per_train_ns": costs.per_train_ns, "per_train_error_ns": costs.per_train_error_ns,
         "per_packet_ns": costs.per_packet_ns, "per_packet_error_ns": costs.per_packet_error_ns,
         "per_held_packet_ns": costs.per_held_packet_ns,
     }));
-    let off = |t: &Trial| t.predicted.packet_ns / t.measured_ns - 1.0;
     for t in tried {
         findings.row(json!({
             "hold_ns": t.predicted.hold_ns as u64, "slf": t.predicted.slf, "ns_per_packet": t.measured_ns,
-            "ns_per_packet_predicted": t.predicted.packet_ns, "off": off(t),
+            "ns_per_packet_predicted": t.predicted.packet_ns, "off": t.off(),
             "capacity_mpps": 1e3 / t.measured_ns, "capacity_mpps_predicted": t.predicted.capacity_pps / 1e6,
             "mean_latency_predicted_ns": t.predicted.mean_latency_ns,
         }));
     }
-    let most = tried.iter().map(|t| off(t).abs()).fold(0.0, f64::max);
+}
+
+/// The claims are aims of our own: the paper recommends no hold.
+fn claims(tried: &[Trial], best: Option<f64>, findings: &mut Findings) {
     let mut claim = |claim: &str, measured: Value, criterion: &str, holds: bool| {
         findings.claims.push(Claim::checked(claim, Value::Null, measured, criterion, holds));
     };
+    let most = tried.iter().map(|t| t.off().abs()).fold(0.0, f64::max);
     claim(
         "cost of a packet at every hold, predicted from α, β′, SLF and the reframer's cost: off by a share of",
         json!(most),
@@ -161,14 +182,9 @@ fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
         most <= 0.2,
     );
     let least = tried.iter().map(|t| t.measured_ns).fold(f64::INFINITY, f64::min);
-    let chosen = tried.iter().find(|t| Some(t.predicted.hold_ns) == best);
-    if let Some(chosen) = chosen {
+    if let Some(chosen) = tried.iter().find(|t| Some(t.predicted.hold_ns) == best) {
         let lost = chosen.measured_ns / least - 1.0;
-        let text = format!(
-            "{:.0} us, {:.1} % above the least cost measured",
-            chosen.predicted.hold_ns / 1e3,
-            lost * 100.0
-        );
+        let text = format!("{:.0} us, {:.1} % above the least cost measured", chosen.hold_us(), lost * 100.0);
         claim(
             "what the recommended hold costs beside the best one",
             json!(text),
@@ -179,10 +195,9 @@ fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
     // Where no hold is recommended it is still told what one would bring.
     let held = tried.iter().skip(1).min_by(|a, b| a.predicted.packet_ns.total_cmp(&b.predicted.packet_ns));
     if let Some((none, held)) = tried.first().zip(held) {
-        let gain = |f: &dyn Fn(&Trial) -> f64| f(none) / f(held);
-        let (predicted, measured) = (gain(&|t| t.predicted.packet_ns), gain(&|t| t.measured_ns));
-        let us = held.predicted.hold_ns / 1e3;
-        let text = format!("{us:.0} us: {measured:.2} measured, {predicted:.2} predicted");
+        let predicted = none.predicted.packet_ns / held.predicted.packet_ns;
+        let measured = none.measured_ns / held.measured_ns;
+        let text = format!("{:.0} us: {measured:.2} measured, {predicted:.2} predicted", held.hold_us());
         claim(
             "gain over none of the hold that is predicted to cost least",
             json!(text),
@@ -190,9 +205,11 @@ fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
             (predicted / measured - 1.0).abs() <= 0.2,
         );
     }
-    let curve = |name: &str, of: &dyn Fn(&Trial) -> f64| {
-        Curve::ours(name, tried.iter().map(|t| (t.predicted.hold_ns / 1e3, of(t))))
-    };
+}
+
+fn draw(tried: &[Trial], findings: &mut Findings) {
+    let curve =
+        |name: &str, of: fn(&Trial) -> f64| Curve::ours(name, tried.iter().map(|t| (t.hold_us(), of(t))));
     findings.draw(Plot {
         title: "Cost a packet by hold".into(),
         caption:
@@ -201,7 +218,6 @@ fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
                 .into(),
         x: Scale::linear("hold, us"),
         y: Scale::linear("ns a packet"),
-        curves: vec![curve("measured", &|t| t.measured_ns), curve("predicted", &|t| t.predicted.packet_ns)],
+        curves: vec![curve("measured", |t| t.measured_ns), curve("predicted", |t| t.predicted.packet_ns)],
     });
-    findings
 }
