@@ -6,7 +6,7 @@ use slipstream_sketch::{
     Bounds, Change, Confidence, Exact, Flow, QueryError, Question, Sketch, ValueRange, Want, quantile,
 };
 
-use super::{Keying, Span, Task};
+use super::{Keying, Span, Task, is_ipv6};
 
 /// A question to the sketches of an epoch.
 #[derive(Clone, Debug)]
@@ -126,9 +126,7 @@ impl<const N: usize> Side<'_, N> {
     /// # Errors
     /// [`QueryError`] where the sketch can't tell.
     pub(super) fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
-        let ipv6 = is_ipv6(N);
-        let lens = ask.keying.source_lens();
-        let source_len = if ipv6 { lens.1 } else { lens.0 };
+        let source_len = ask.keying.source_len(is_ipv6(N));
         match ask.task {
             Task::FlowSize if !ask.flows.is_empty() => self.named(ask),
             Task::FlowSize | Task::HeavyHitters => {
@@ -262,12 +260,6 @@ impl<const N: usize> Side<'_, N> {
             Err(other) => return Err(other),
         }))
     }
-}
-
-/// Says that keys of so many bytes are IPv6's.
-#[must_use]
-pub const fn is_ipv6(len: usize) -> bool {
-    matches!(len, 16 | 32 | 37)
 }
 
 fn select<const N: usize>(mut flows: Vec<Flow<N>>, want: Want) -> Vec<Flow<N>> {

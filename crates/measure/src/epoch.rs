@@ -124,8 +124,8 @@ impl Recipe {
     /// Empty sketches.
     pub(super) fn make(&self) -> Result<SketchSet, MeasureError> {
         let Self { ask, configs } = self.clone();
-        let [four, _] = &configs;
-        let sketches = [Some(keyed_sketch(ask.keying.lens().0, four)?), None];
+        let ([four, _], [len, _]) = (&configs, ask.keying.lens());
+        let sketches = [Some(keyed_sketch(len, four)?), None];
         let takes_values = four.sketch.kind.takes_values();
         Ok(SketchSet { ask, configs, sketches, ended: false, takes_values })
     }
@@ -137,9 +137,8 @@ impl SketchSet {
     /// # Errors
     /// [`MeasureError`] where they can't.
     pub fn new(ask: Arc<Ask>, configs: [SketchConfig; 2]) -> Result<Self, MeasureError> {
-        let lens = ask.keying.lens();
         let mut least = [None, None];
-        for ((len, config), least) in [lens.0, lens.1].into_iter().zip(&configs).zip(&mut least) {
+        for ((len, config), least) in ask.keying.lens().into_iter().zip(&configs).zip(&mut least) {
             match keyed_sketch(len, config) {
                 Ok(mut sketch) => drop(sketch.end_epoch(&ask)?),
                 Err(MeasureError::Sketch(BuildError::TooSmall { least: bytes, .. })) => *least = Some(bytes),
@@ -164,7 +163,8 @@ impl SketchSet {
     pub fn make_all(&mut self) -> Result<(), MeasureError> {
         let ([_, config], [_, six]) = (&self.configs, &mut self.sketches);
         if six.is_none() {
-            let mut made = keyed_sketch(self.ask.keying.lens().1, config)?;
+            let [_, len] = self.ask.keying.lens();
+            let mut made = keyed_sketch(len, config)?;
             if self.ended {
                 made.assume_empty_past()?;
             }

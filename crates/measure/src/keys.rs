@@ -7,8 +7,20 @@ use std::str::FromStr;
 
 use slipstream_wire::FlowKey;
 
-/// The longest key: source, destination, ports and protocol of IPv6.
-pub const MAX_KEY: usize = 37;
+/// Bytes of an address of IPv4 and of IPv6.
+const ADDRESS: [usize; 2] = [4, 16];
+/// Bytes of two ports and a protocol.
+const PORTS: usize = 5;
+
+/// The longest key, in bytes: source, destination, ports and protocol of IPv6.
+pub const MAX_KEY: usize = 2 * ADDRESS[1] + PORTS;
+
+/// Returns true if keys of so many bytes are IPv6's; IPv4 has none of these lengths.
+#[must_use]
+pub(crate) const fn is_ipv6(len: usize) -> bool {
+    let [_, address] = ADDRESS;
+    len == address || len == 2 * address || len == 2 * address + PORTS
+}
 
 /// Fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,19 +193,23 @@ impl Keying {
 
     /// Bytes of a key of IPv4 and of IPv6.
     #[must_use]
-    pub fn lens(self) -> (usize, usize) {
-        match self.kind.fields {
-            _ if self.pairs => (8, 32),
-            Fields::Src | Fields::Dst => (4, 16),
-            Fields::SrcDst => (8, 32),
-            Fields::FiveTuple => (13, 37),
-        }
+    pub fn lens(self) -> [usize; 2] {
+        ADDRESS.map(|address| match self.kind.fields {
+            _ if self.pairs => 2 * address,
+            Fields::Src | Fields::Dst => address,
+            Fields::SrcDst => 2 * address,
+            Fields::FiveTuple => 2 * address + PORTS,
+        })
     }
 
-    /// Bytes of the source in a key that is a pair.
-    #[must_use]
-    pub fn source_lens(self) -> (usize, usize) {
-        if self.pairs { (4, 16) } else { (0, 0) }
+    /// Bytes of the source in a key of one IP version; 0 where keys are no pairs.
+    pub(crate) fn source_len(self, ipv6: bool) -> usize {
+        let [four, six] = ADDRESS;
+        match self.pairs {
+            true if ipv6 => six,
+            true => four,
+            false => 0,
+        }
     }
 
     /// The key of a packet.
@@ -376,8 +392,9 @@ mod tests {
         ] {
             let keying = Keying::plain(kind.parse().unwrap());
             let key = keying.key(flow);
-            let (len4, len6) = keying.lens();
-            assert_eq!(key.get().len(), if flow.is_ipv6() { len6 } else { len4 });
+            let len = key.get().len();
+            assert_eq!(len, keying.lens()[usize::from(flow.is_ipv6())]);
+            assert_eq!(is_ipv6(len), flow.is_ipv6());
             assert_eq!(keying.show(key.get(), flow.is_ipv6()), text, "{kind}");
             assert_eq!(keying.parse(text), Ok((key, flow.is_ipv6())), "{kind} {text}");
         }
@@ -388,6 +405,7 @@ mod tests {
         let four = flow("10.1.2.3", "10.9.8.7", 6, 80, 1234);
         let sources = Keying::pairs("src/24".parse().unwrap(), false).unwrap();
         assert_eq!(sources.key(&four).get(), [10, 1, 2, 0, 10, 9, 8, 7]);
+        assert_eq!((sources.lens(), [false, true].map(|ipv6| sources.source_len(ipv6))), ([8, 32], [4, 16]));
         assert_eq!(sources.show(sources.key(&four).get(), false), "10.1.2.0/24");
         let victims = Keying::pairs("src-dst".parse().unwrap(), true).unwrap();
         assert_eq!(victims.show(victims.key(&four).get(), false), "10.9.8.7");

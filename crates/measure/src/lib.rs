@@ -55,10 +55,11 @@ mod state;
 mod task;
 mod weigh;
 
-pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, is_ipv6, quantiles};
+pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, quantiles};
 pub use desk::{EndError, Keeper, Outcome, Snapshots};
 pub use elephants::Elephants;
 pub use epoch::{Ended, EpochResult, SketchSet, Span, relative_error, wmrd};
+use keys::is_ipv6;
 pub use keys::{KeyBytes, KeyKind, Keying, MAX_KEY};
 pub use lane::{KeyedSketch, SketchConfig, SketchEpoch, keyed_sketch};
 pub use parallel::{

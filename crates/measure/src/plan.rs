@@ -2,7 +2,7 @@
 
 use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size, by_key_length};
 
-use super::{Ask, KeyKind, Keying, MAX_KEY, SketchConfig, Task};
+use super::{Ask, KeyKind, Keying, MAX_KEY, SketchConfig, Task, is_ipv6};
 
 /// Share of the memory that IPv4 gets, of four.
 const IPV4_QUARTERS: usize = 3;
@@ -59,10 +59,13 @@ impl Plan {
     /// The sketches of IPv4 and IPv6 for a question.
     #[must_use]
     pub fn configs(&self, ask: &Ask) -> [SketchConfig; 2] {
-        [self.config(ask, false), self.config(ask, true)]
+        let [four, six] = ask.keying.lens();
+        [self.config(ask, four), self.config(ask, six)]
     }
 
-    fn config(&self, ask: &Ask, ipv6: bool) -> SketchConfig {
+    /// The sketch of keys of so many bytes.
+    fn config(&self, ask: &Ask, key_len: usize) -> SketchConfig {
+        let ipv6 = is_ipv6(key_len);
         let size = match self.size {
             Size::Memory(all) => {
                 let four = all / 4 * IPV4_QUARTERS;
@@ -71,7 +74,6 @@ impl Plan {
             accuracy => accuracy,
         };
         let lists = ask.task.lists_flows() && ask.flows.is_empty();
-        let key_len = if ipv6 { ask.keying.lens().1 } else { ask.keying.lens().0 };
         // As the size allows, not as many as are to be listed: states fit together whatever is asked of them.
         let keep = match size {
             _ if !lists => 0,
@@ -79,8 +81,7 @@ impl Plan {
             // As many as may be heavier than the error.
             Size::Accuracy { error, .. } => ((1.0 / error) as usize).clamp(KEPT.0, KEPT.1),
         };
-        let lens = ask.keying.source_lens();
-        let source_len = if ipv6 { lens.1 } else { lens.0 };
+        let source_len = ask.keying.source_len(ipv6);
         let aggregator =
             |eviction| AggregatorConfig { eviction, seed: self.seed, ..AggregatorConfig::default() };
         SketchConfig {

@@ -103,9 +103,8 @@ fn one(
     keying: Keying,
     ask: &Ask,
 ) -> anyhow::Result<(EpochResult, usize)> {
-    let lens = keying.lens();
     let mut parts = [None, None];
-    for (side, (part, len)) in parts.iter_mut().zip([lens.0, lens.1]).enumerate() {
+    for (side, (part, len)) in parts.iter_mut().zip(keying.lens()).enumerate() {
         let state = |e: &SavedEpoch| e.states.get(side).filter(|s| !s.is_empty()).cloned();
         // An epoch without packets of this IP version may have no sketch of it. Where the one before has, its
         // flows are gone, which is a change of each.

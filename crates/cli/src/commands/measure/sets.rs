@@ -54,7 +54,7 @@ impl<'a> Comparison<'a> {
         let lens = a.about.keying()?.lens();
         let (about, (a, b)) = (a.about.clone(), (whole(a, lens, first)?, whole(b, lens, second)?));
         let (mut sizes, mut confidence): (Option<Sizes>, _) = (None, Confidence::Certain);
-        for (side, len) in [lens.0, lens.1].into_iter().enumerate() {
+        for (side, len) in lens.into_iter().enumerate() {
             let state = |epoch: &SavedEpoch| epoch.states.get(side).cloned().unwrap_or_default();
             let (mine, theirs) = (state(&a), state(&b));
             if mine.is_empty() && theirs.is_empty() {
@@ -132,7 +132,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// All epochs of a state as one: a key is in it if it was in any of them.
-fn whole(saved: Saved, lens: (usize, usize), path: &Path) -> anyhow::Result<SavedEpoch> {
+fn whole(saved: Saved, lens: [usize; 2], path: &Path) -> anyhow::Result<SavedEpoch> {
     let mut epochs = saved.epochs.into_iter();
     let mut all = epochs.next().unwrap_or_default();
     for epoch in epochs {

@@ -71,8 +71,8 @@ pub(super) fn merge(saved: &mut Saved, other: Saved) -> anyhow::Result<()> {
 }
 
 /// Refuses sketches that can't be merged, also of epochs that only one side has.
-fn check_sketches(one: &Saved, other: &Saved, lens: (usize, usize)) -> anyhow::Result<()> {
-    for (side, len) in [lens.0, lens.1].into_iter().enumerate() {
+fn check_sketches(one: &Saved, other: &Saved, lens: [usize; 2]) -> anyhow::Result<()> {
+    for (side, len) in lens.into_iter().enumerate() {
         let some = |saved: &Saved| {
             let mut states = saved.epochs.iter().filter_map(|e| e.states.get(side));
             states.find(|s| !s.is_empty()).map(|s| emptied(s, len)).transpose()
@@ -84,7 +84,7 @@ fn check_sketches(one: &Saved, other: &Saved, lens: (usize, usize)) -> anyhow::R
 
 /// Epochs of one time become one; between them stand those in which nothing came, as in a run over
 /// everything.
-fn merge_by_time(saved: &mut Saved, other: Saved, lens: (usize, usize)) -> anyhow::Result<()> {
+fn merge_by_time(saved: &mut Saved, other: Saved, lens: [usize; 2]) -> anyhow::Result<()> {
     let nothing = saved.epochs.first().cloned().unwrap_or_default();
     let mut all: BTreeMap<u64, SavedEpoch> = BTreeMap::new();
     for epoch in std::mem::take(&mut saved.epochs).into_iter().chain(other.epochs) {
@@ -96,9 +96,7 @@ fn merge_by_time(saved: &mut Saved, other: Saved, lens: (usize, usize)) -> anyho
         if let Some(last) = saved.epochs.last().filter(|last| last.span.end_ns < epoch.span.start_ns) {
             let (start_ns, end_ns) = (last.span.end_ns, epoch.span.start_ns);
             let span = Span { start_ns, end_ns, ..Span::default() };
-            let [four, six] = &last.states;
-            let states = [emptied(four, lens.0)?, emptied(six, lens.1)?];
-            saved.epochs.push(SavedEpoch { span, states });
+            saved.epochs.push(SavedEpoch { span, states: all_emptied(&last.states, lens)? });
         }
         saved.epochs.push(epoch);
     }
@@ -110,7 +108,7 @@ fn merge_by_time(saved: &mut Saved, other: Saved, lens: (usize, usize)) -> anyho
 
 /// Merges epochs by packets. They end where each run's own packets do: no two of them cover the same
 /// time, but all of each run do.
-fn merge_whole(saved: &mut Saved, other: Saved, lens: (usize, usize)) -> anyhow::Result<()> {
+fn merge_whole(saved: &mut Saved, other: Saved, lens: [usize; 2]) -> anyhow::Result<()> {
     let ([mine], Ok([theirs])) = (saved.epochs.as_mut_slice(), <[SavedEpoch; 1]>::try_from(other.epochs))
     else {
         bail!(
@@ -170,13 +168,9 @@ fn check(a: &Description, b: &Description) -> anyhow::Result<()> {
 }
 
 /// Adds another run's states of the same epoch.
-pub(super) fn merge_epoch(
-    epoch: &mut SavedEpoch,
-    other: SavedEpoch,
-    lens: (usize, usize),
-) -> anyhow::Result<()> {
+pub(super) fn merge_epoch(epoch: &mut SavedEpoch, other: SavedEpoch, lens: [usize; 2]) -> anyhow::Result<()> {
     epoch.span = epoch.span.and(other.span);
-    for ((a, b), len) in epoch.states.iter_mut().zip(other.states).zip([lens.0, lens.1]) {
+    for ((a, b), len) in epoch.states.iter_mut().zip(other.states).zip(lens) {
         *a = merged(std::mem::take(a), b, len)?;
     }
     Ok(())
@@ -188,6 +182,14 @@ fn merged(a: Vec<u8>, b: Vec<u8>, len: usize) -> anyhow::Result<Vec<u8>> {
         return Ok(if a.is_empty() { b } else { a });
     }
     Ok(merge_states(len, &a, &b)?)
+}
+
+/// The states of IPv4 and IPv6 as [`emptied`] makes them, for keys of these lengths.
+pub(super) fn all_emptied(
+    [four, six]: &[Vec<u8>; 2],
+    [len4, len6]: [usize; 2],
+) -> anyhow::Result<[Vec<u8>; 2]> {
+    Ok([emptied(four, len4)?, emptied(six, len6)?])
 }
 
 /// A state of the same kind, seed and shape into which nothing was put; none where there is none.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::bail;
 use slipstream::measure::{EpochLength, SavedEpoch, Span, sum_states};
 
-use super::state::emptied;
+use super::state::all_emptied;
 use crate::cli::measure as cli;
 use crate::units::Duration;
 
@@ -70,7 +70,7 @@ impl Sliding {
     /// The windows that end with the trace or before, and that any packet came in. One that began before the
     /// trace did, or in which a pane is partial, is partial. Those whose panes can't be added up stand
     /// beside.
-    pub(super) fn windows(self, panes: &[SavedEpoch], lens: (usize, usize)) -> anyhow::Result<Windows> {
+    pub(super) fn windows(self, panes: &[SavedEpoch], lens: [usize; 2]) -> anyhow::Result<Windows> {
         let panes: Vec<_> = panes.iter().filter(|pane| pane.span.packets > 0).collect();
         let (Some(first), Some(last)) = (panes.first(), panes.last()) else { return Ok(Windows::default()) };
         let (begin, end) = (first.span.start_ns, last.span.end_ns);
@@ -97,7 +97,8 @@ impl Sliding {
             let of_side = panes.iter().map(|pane| pane.states.get(side).map_or(&[][..], Vec::as_slice));
             sum_states(len, &of_side.collect::<Vec<_>>(), &stretches)
         };
-        let states = sums(0, lens.0)?.into_iter().zip(sums(1, lens.1)?);
+        let [len4, len6] = lens;
+        let states = sums(0, len4)?.into_iter().zip(sums(1, len6)?);
         let mut windows = Windows::default();
         for (span, (four, six)) in spans.into_iter().zip(states) {
             match four.and_then(|four| Ok([four, six?])) {
@@ -113,7 +114,7 @@ impl Sliding {
     pub(super) fn with_silence(
         self,
         windows: Vec<SavedEpoch>,
-        lens: (usize, usize),
+        lens: [usize; 2],
     ) -> anyhow::Result<Vec<SavedEpoch>> {
         let mut all: Vec<SavedEpoch> = Vec::with_capacity(windows.len());
         for window in windows {
@@ -124,8 +125,7 @@ impl Sliding {
                     end_ns: window.span.end_ns - self.slide_ns,
                     ..Span::default()
                 };
-                let [four, six] = &last.states;
-                all.push(SavedEpoch { span, states: [emptied(four, lens.0)?, emptied(six, lens.1)?] });
+                all.push(SavedEpoch { span, states: all_emptied(&last.states, lens)? });
             }
             all.push(window);
         }
@@ -146,7 +146,7 @@ mod tests {
     fn windows_cover_their_panes() {
         let sliding = Sliding { window_ns: 30, slide_ns: 10 };
         let panes = [pane(100, 1), pane(110, 2), pane(120, 0), pane(200, 4)];
-        let found = sliding.windows(&panes, (4, 16)).unwrap().summed;
+        let found = sliding.windows(&panes, [4, 16]).unwrap().summed;
         let found: Vec<_> = found.iter().map(|w| w.span).collect();
         let got: Vec<_> = found.iter().map(|s| (s.start_ns, s.end_ns, s.packets, s.partial)).collect();
         // Nothing came from 120 to 200: no window lies there alone.
@@ -158,9 +158,9 @@ mod tests {
             (180, 210, 4, false),
         ];
         assert_eq!(got, want);
-        assert!(sliding.windows(&[], (4, 16)).unwrap().summed.is_empty());
+        assert!(sliding.windows(&[], [4, 16]).unwrap().summed.is_empty());
         // The window after that silence is compared with it.
-        let found = sliding.with_silence(sliding.windows(&panes, (4, 16)).unwrap().summed, (4, 16)).unwrap();
+        let found = sliding.with_silence(sliding.windows(&panes, [4, 16]).unwrap().summed, [4, 16]).unwrap();
         let got: Vec<_> = found.iter().map(|w| (w.span.start_ns, w.span.end_ns, w.span.packets)).collect();
         assert_eq!(got.get(4..), Some(&[(120, 200, 0), (180, 210, 4)][..]));
         assert_eq!(got.len(), want.len() + 1);
