@@ -14,9 +14,9 @@ use slipstream_core::time::Nanos;
 use super::fast_path::{FastCut, FastJoin, put_back, put_token};
 use super::hidden::read;
 use super::layers::Layers;
-use super::layout::set_dscp;
+use super::layout::{Cut, set_dscp};
 use super::parked::Held;
-use super::payload_table::{Found, PayloadTable, Refusal};
+use super::payload_table::{Found, PayloadTable, Place, Refusal};
 use super::quote::{self, Quote};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
@@ -185,57 +185,85 @@ impl Slicer {
                 Sliced::Remarked
             }
             Decision::Cut(cut, place) => {
-                let token = table.token(&place);
                 if self.may_stay(table, &cut)
                     && let Some(slot) = pool.sliceable(frame.buf, frame.len)
                 {
-                    // `write` puts the token there again.
-                    let start = put_token(slot.packet, cut.at, token);
-                    let parked =
-                        cut.write(slot.packet.get_mut(..cut.sliced_len()).unwrap_or_default(), token);
-                    table.bind(&place, slot.packet, &cut);
+                    let token = table.token(&place);
+                    cut_in_place(table, slot.packet, frame, (&cut, place), now);
                     slot.slice(owner, token.0);
-                    let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
-                    table.park_any(place, now, parked, held);
-                    frame.len = cut.sliced_len() as u32;
                     return sliced(&cut, token);
                 }
-                let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
-                let mut short;
-                let front = match packet.first_chunk::<FRONT>() {
-                    // Almost every sliced packet is a cache line long, or a little more.
-                    Some(&start) if cut.trailer == 0 && cut.sliced_len() <= FRONT => {
-                        short = start;
-                        short.get_mut(..cut.sliced_len()).unwrap_or_default()
-                    }
-                    _ => {
-                        self.scratch.clear();
-                        self.scratch.extend_from_slice(packet.get(..cut.at).unwrap_or_default());
-                        self.scratch.extend_from_slice(&token.to_bytes());
-                        self.scratch.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
-                        &mut self.scratch
-                    }
-                };
-                let parked = cut.write(front, token);
-                table.bind(&place, front, &cut);
-                let copied = match table.room_mut(&place, cut.parked) {
-                    Some(room) => {
-                        room.copy_from_slice(packet.get(cut.at..cut.end).unwrap_or_default());
-                        true
-                    }
-                    None => false,
-                };
-                let held = Held { buf: frame.buf, len: frame.len, ..Held::default() };
-                table.park_any(place, now, parked, held);
-                if copied {
-                    pool.free(frame.buf);
-                }
-                frame.buf = pool.insert_sliced(meta, front, owner, token.0);
-                frame.len = front.len() as u32;
-                sliced(&cut, token)
+                self.cut_apart(table, pool, frame, (&cut, place), now, owner)
             }
         }
     }
+
+    /// Cuts a packet whose front goes on in another buffer; its payload stays in this one, or is copied into
+    /// the table.
+    #[inline]
+    fn cut_apart(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        (cut, place): (&Cut, Place),
+        now: Nanos,
+        owner: u32,
+    ) -> Sliced {
+        let token = table.token(&place);
+        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        let mut short;
+        let front = match packet.first_chunk::<FRONT>() {
+            // Almost every sliced packet is a cache line long, or a little more.
+            Some(&start) if cut.trailer == 0 && cut.sliced_len() <= FRONT => {
+                short = start;
+                short.get_mut(..cut.sliced_len()).unwrap_or_default()
+            }
+            _ => {
+                self.scratch.clear();
+                self.scratch.extend_from_slice(packet.get(..cut.at).unwrap_or_default());
+                self.scratch.extend_from_slice(&token.to_bytes());
+                self.scratch.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
+                &mut self.scratch
+            }
+        };
+        let parked = cut.write(front, token);
+        table.bind(&place, front, cut);
+        let copied = match table.room_mut(&place, cut.parked) {
+            Some(room) => {
+                room.copy_from_slice(packet.get(cut.at..cut.end).unwrap_or_default());
+                true
+            }
+            None => false,
+        };
+        let held = Held { buf: frame.buf, len: frame.len, ..Held::default() };
+        table.park_any(place, now, parked, held);
+        if copied {
+            pool.free(frame.buf);
+        }
+        frame.buf = pool.insert_sliced(meta, front, owner, token.0);
+        frame.len = front.len() as u32;
+        sliced(cut, token)
+    }
+}
+
+/// Cuts a packet that goes on in its buffer, before its payload.
+#[inline]
+fn cut_in_place(
+    table: &mut PayloadTable,
+    packet: &mut [u8],
+    frame: &mut Frame,
+    (cut, place): (&Cut, Place),
+    now: Nanos,
+) {
+    let token = table.token(&place);
+    // `write` puts the token there again.
+    let start = put_token(packet, cut.at, token);
+    let parked = cut.write(packet.get_mut(..cut.sliced_len()).unwrap_or_default(), token);
+    table.bind(&place, packet, cut);
+    let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
+    table.park_any(place, now, parked, held);
+    frame.len = cut.sliced_len() as u32;
 }
 
 impl Splicer {
