@@ -207,6 +207,18 @@ fn make_up(mut f: Vec<u8>, dscp: u8) -> Vec<u8> {
 
 fn every_row() -> String {
     let mut w = Writer::new(&config(8, 24));
+    every_kind(&mut w);
+    every_length(&mut w);
+    nothing_to_slice(&mut w);
+    changed_by_functions(&mut w);
+    forged_replayed_and_stale(&mut w);
+    no_token_of_ours(&mut w);
+    a_full_table(&mut w);
+    w.out
+}
+
+/// Every kind, there and back, padded to what Ethernet asks for.
+fn every_kind(w: &mut Writer) {
     let kinds = [
         UDP,
         TCP,
@@ -225,13 +237,15 @@ fn every_row() -> String {
         Kind { tos: 0xfd, six: true, ..TCP },
         Kind { tos: 0x2a, ..TCP },
     ];
-    // Every kind, there and back, padded to what Ethernet asks for.
     for (seed, kind) in (1..).zip(kinds) {
         let mut back = w.slice(&frame(kind, seed), seed);
         back.resize(back.len().max(60), 0);
         w.splice(&back, seed);
     }
-    // Every length of the end of a beat, and those around the threshold and the longest.
+}
+
+/// Every length of the end of a beat, and those around the threshold and the longest.
+fn every_length(w: &mut Writer) {
     for payload in (78..=81).chain(88..=124).chain([1400, 1446, 1453, 1454]) {
         let back = w.slice(&frame(Kind { payload, ..UDP }, 77), 77);
         w.splice(&back, 77);
@@ -240,7 +254,10 @@ fn every_row() -> String {
         let back = w.slice(&frame(Kind { payload, ..TCP }, 78), 78);
         w.splice(&back, 78);
     }
-    // Nothing to be sliced: small, marked and small, to many, a fragment, another protocol, no IP.
+}
+
+/// Small, marked and small, to many, a fragment, another protocol, no IP, lengths that don't agree.
+fn nothing_to_slice(w: &mut Writer) {
     w.slice(&frame(Kind { payload: 20, ..UDP }, 3), 3);
     w.slice(&frame(Kind { payload: 20, tos: 0xfe, ..UDP }, 3), 3);
     w.slice(&frame(Kind { payload: 20, six: true, tos: 0xfe, ..TCP }, 3), 3);
@@ -265,8 +282,10 @@ fn every_row() -> String {
     let mut cut = frame(TCP, 8);
     cut[46] = 0x40;
     w.slice(&cut, 8);
+}
 
-    // Functions change addresses and ports (NAT), TTL, MAC addresses and DSCP, and push and pop tags.
+/// Functions change addresses and ports (NAT), TTL, MAC addresses and DSCP, and push and pop tags.
+fn changed_by_functions(w: &mut Writer) {
     for (seed, kind, step) in [
         (20, UDP, 0),
         (21, TCP, 0),
@@ -317,8 +336,10 @@ fn every_row() -> String {
         let back = make_up(w.slice(&frame(Kind { tos, ..UDP }, seed), seed), dscp);
         w.splice(&back, seed);
     }
+}
 
-    // Forged: every bit of a token. Replayed, and stale.
+/// Every bit of a token; then the token itself, twice, and once its entry holds a later payload.
+fn forged_replayed_and_stale(w: &mut Writer) {
     let back = w.slice(&frame(UDP, 40), 40);
     for bit in (0..64).step_by(5) {
         let mut forged = back.clone();
@@ -336,7 +357,11 @@ fn every_row() -> String {
         w.splice(&back, seed);
     }
     w.splice(&old, 40);
-    // Marked, and no token of ours; unmarked, and eight bytes of payload; neither.
+}
+
+/// Marked, and no token of ours; unmarked, and eight bytes of payload; neither; another transport than was
+/// sliced.
+fn no_token_of_ours(w: &mut Writer) {
     w.splice(&frame(Kind { payload: 8, tos: 0xfc, ..UDP }, 9), 9);
     w.splice(&frame(Kind { payload: 8, ..UDP }, 9), 9);
     w.splice(&frame(Kind { payload: 30, ..TCP }, 9), 9);
@@ -346,8 +371,10 @@ fn every_row() -> String {
     w.splice(&frame(Kind { payload: 1450, ..UDP }, 52), 52);
     back.resize(60, 0);
     w.splice(&back, 52);
+}
 
-    // The table fills, entries age, and late packets find nothing.
+/// The table fills, entries age, and late packets find nothing.
+fn a_full_table(w: &mut Writer) {
     let all: Vec<_> = (60..68).map(|seed| (seed, w.slice(&frame(UDP, seed), seed))).collect();
     for seed in 70..92 {
         w.slice(&frame(TCP, seed), seed);
@@ -355,7 +382,6 @@ fn every_row() -> String {
     for (seed, back) in all {
         w.splice(&back, seed);
     }
-    w.out
 }
 
 /// The generation of 8 bits goes round: what two entries give out, one after the other.
