@@ -22,14 +22,9 @@ pub(crate) fn crossing(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f
 }
 
 /// The number of standard deviations either side of the mean that hold this share (0 to 1, both excluded) of
-/// a normal distribution. Found by bisection on the error function's series; good to nine digits.
+/// a normal distribution; good to nine digits.
 pub(crate) fn two_sided(share: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 40.0);
-    for _ in 0..80 {
-        let middle = 0.5 * (low + high);
-        if within(middle) < share { low = middle } else { high = middle }
-    }
-    0.5 * (low + high)
+    crossing(|z| within(z) - share, 0.0, 40.0)
 }
 
 /// The share of a normal distribution within z standard deviations of its mean.
