@@ -31,6 +31,19 @@ enum Fields {
     FiveTuple,
 }
 
+impl Fields {
+    const ALL: [Self; 4] = [Self::Src, Self::Dst, Self::SrcDst, Self::FiveTuple];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Src => "src",
+            Self::Dst => "dst",
+            Self::SrcDst => "src-dst",
+            Self::FiveTuple => "5tuple",
+        }
+    }
+}
+
 /// A kind of key: fields, and how many bits of addresses count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyKind {
@@ -49,13 +62,7 @@ impl FromStr for KeyKind {
             )
         };
         let (name, prefix) = text.split_once('/').map_or((text, None), |(n, p)| (n, Some(p)));
-        let fields = match name {
-            "src" => Fields::Src,
-            "dst" => Fields::Dst,
-            "src-dst" => Fields::SrcDst,
-            "5tuple" => Fields::FiveTuple,
-            _ => return Err(form()),
-        };
+        let fields = Fields::ALL.into_iter().find(|fields| fields.name() == name).ok_or_else(form)?;
         let bits = |text: &str, most: u8| {
             let n: u8 = text.parse().map_err(|_| form())?;
             if n == 0 || n > most {
@@ -89,12 +96,7 @@ impl KeyKind {
 
 impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.fields {
-            Fields::Src => "src",
-            Fields::Dst => "dst",
-            Fields::SrcDst => "src-dst",
-            Fields::FiveTuple => "5tuple",
-        })?;
+        f.write_str(self.fields.name())?;
         match self.bits {
             (32, 128) => Ok(()),
             (four, 128) => write!(f, "/{four}"),
@@ -137,6 +139,13 @@ impl KeyBytes {
         }
     }
 
+    #[inline]
+    fn push_ports(&mut self, src: u16, dst: u16, protocol: u8) {
+        self.push(&src.to_be_bytes());
+        self.push(&dst.to_be_bytes());
+        self.push(&[protocol]);
+    }
+
     /// An address, of which only the first bits count.
     fn push_address(&mut self, address: IpAddr, (four, six): (u8, u8)) {
         match address {
@@ -169,12 +178,12 @@ impl Keying {
     /// The kind isn't one of that side.
     pub fn pairs(kind: KeyKind, victims: bool) -> Result<Self, String> {
         let side = if victims { Fields::Dst } else { Fields::Src };
-        let name = if victims { "dst" } else { "src" };
         match kind.fields {
             Fields::SrcDst => Ok(Self { kind: KeyKind { fields: side, ..kind }, pairs: true }),
             fields if fields == side => Ok(Self { kind, pairs: true }),
             _ => Err(format!(
-                "key {kind}: this task counts counterparts of {name}; the key is {name} or {name}/24"
+                "key {kind}: this task counts counterparts of {0}; the key is {0} or {0}/24",
+                side.name()
             )),
         }
     }
@@ -236,9 +245,7 @@ impl Keying {
             }
         }
         if self.kind.fields == Fields::FiveTuple {
-            key.push(&flow.src_port().to_be_bytes());
-            key.push(&flow.dst_port().to_be_bytes());
-            key.push(&[flow.protocol()]);
+            key.push_ports(flow.src_port(), flow.dst_port(), flow.protocol());
         }
         key
     }
@@ -266,65 +273,58 @@ impl Keying {
         }
     }
 
-    /// A key from how it is shown; of pairs there is none.
+    /// A key from how it is shown, and whether it is IPv6; of pairs there is none.
     ///
     /// # Errors
     /// The text is no key of this kind.
     pub fn parse(self, text: &str) -> Result<(KeyBytes, bool), String> {
-        let wrong = || format!("--flow {text:?} is no key of kind {}", self.kind);
         if self.pairs {
-            return Err("--flow goes with the task flow-size".to_owned());
+            return Err(format!(
+                "{text:?}: keys are pairs of {} and counterpart here, and no pair can be asked for by name",
+                self.kind.fields.name()
+            ));
         }
-        let mut parts = text.split('>').map(str::trim);
-        let (first, second) = (parts.next().unwrap_or_default(), parts.next());
-        if parts.next().is_some() {
-            return Err(wrong());
-        }
-        let mut key = KeyBytes::new();
-        let mut both = |a: IpAddr, b: IpAddr| {
-            key.push_address(a, self.kind.bits);
-            key.push_address(b, self.kind.bits);
-            a.is_ipv6() == b.is_ipv6()
+        self.parsed(text).ok_or_else(|| format!("{text:?} is no key of kind {}", self.kind))
+    }
+
+    fn parsed(self, text: &str) -> Option<(KeyBytes, bool)> {
+        let (first, second) = match text.split_once('>') {
+            Some((first, second)) => (first.trim(), Some(second.trim())),
+            None => (text.trim(), None),
         };
-        // A prefix may be left out. Another one than the keys have is no flow that was counted.
-        let plain = |text: &str| {
-            let (text, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
-            let address = text.parse::<IpAddr>().map_err(|_| wrong())?;
-            let bits = if address.is_ipv6() { self.kind.bits.1 } else { self.kind.bits.0 };
-            match prefix.map(str::parse::<u8>) {
-                None => Ok(address),
-                Some(Ok(prefix)) if bits == prefix => Ok(address),
-                Some(_) => Err(wrong()),
-            }
-        };
-        let ipv6 = match (self.kind.fields, second) {
-            (Fields::Src | Fields::Dst, None) => {
-                let a = plain(first)?;
-                key.push_address(a, self.kind.bits);
-                a.is_ipv6()
-            }
+        let (a, b, rest) = match (self.kind.fields, second) {
+            (Fields::Src | Fields::Dst, None) => (self.parsed_address(first)?, None, None),
             (Fields::SrcDst, Some(second)) => {
-                let (a, b) = (plain(first)?, plain(second)?);
-                if !both(a, b) {
-                    return Err(wrong());
-                }
-                a.is_ipv6()
+                (self.parsed_address(first)?, Some(self.parsed_address(second)?), None)
             }
             (Fields::FiveTuple, Some(second)) => {
-                let (second, protocol) = second.split_once(' ').ok_or_else(wrong)?;
-                let (a, sp) = endpoint(first).ok_or_else(wrong)?;
-                let (b, dp) = endpoint(second).ok_or_else(wrong)?;
-                if !both(a, b) {
-                    return Err(wrong());
-                }
-                key.push(&sp.to_be_bytes());
-                key.push(&dp.to_be_bytes());
-                key.push(&[protocol_number(protocol.trim()).ok_or_else(wrong)?]);
-                a.is_ipv6()
+                let (second, protocol) = second.split_once(' ')?;
+                let ((a, src_port), (b, dst_port)) = (endpoint(first)?, endpoint(second)?);
+                (a, Some(b), Some((src_port, dst_port, protocol_number(protocol.trim())?)))
             }
-            _ => return Err(wrong()),
+            _ => return None,
         };
-        Ok((key, ipv6))
+        let mut key = KeyBytes::new();
+        key.push_address(a, self.kind.bits);
+        if let Some(b) = b {
+            if a.is_ipv6() != b.is_ipv6() {
+                return None;
+            }
+            key.push_address(b, self.kind.bits);
+        }
+        if let Some((src_port, dst_port, protocol)) = rest {
+            key.push_ports(src_port, dst_port, protocol);
+        }
+        Some((key, a.is_ipv6()))
+    }
+
+    /// An address, with the prefix of the keys or without; another one is no flow that was counted.
+    fn parsed_address(self, text: &str) -> Option<IpAddr> {
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+        let address = address.parse::<IpAddr>().ok()?;
+        let (four, six) = self.kind.bits;
+        let bits = if address.is_ipv6() { six } else { four };
+        prefix.is_none_or(|prefix| prefix.parse() == Ok(bits)).then_some(address)
     }
 }
 
@@ -409,6 +409,7 @@ mod tests {
         assert_eq!(sources.show(sources.key(&four).get(), false), "10.1.2.0/24");
         let victims = Keying::pairs("src-dst".parse().unwrap(), true).unwrap();
         assert_eq!(victims.show(victims.key(&four).get(), false), "10.9.8.7");
+        assert!(sources.parse("10.1.2.0/24").unwrap_err().contains("pairs of src and counterpart"));
         assert!(Keying::pairs("dst".parse().unwrap(), false).is_err());
         assert!(Keying::pairs("5tuple".parse().unwrap(), false).is_err());
     }

@@ -89,7 +89,7 @@ fn ask(task: Task, keying: Keying, answers: &cli::Answers) -> anyhow::Result<Ask
         bail!("--flow goes with the task flow-size, not with {task}");
     }
     let flow = |text: &String| {
-        let (key, ipv6) = keying.parse(text).map_err(|e| anyhow!(e))?;
+        let (key, ipv6) = keying.parse(text).map_err(|e| anyhow!("--flow {e}"))?;
         Ok((key.get().to_vec(), ipv6))
     };
     let flows = answers.flow.iter().map(flow).collect::<anyhow::Result<Vec<_>>>()?;
