@@ -239,10 +239,9 @@ fn predict(found: &Fit, points: &[LoadPoint]) -> Vec<Predicted> {
 fn batch_sizes(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings: &mut Findings) -> bool {
     let mut divergences = Vec::new();
     for ((name, _), s) in processes(1e9 / p.rate_pps).iter().zip(&predicted.by_process) {
-        let Some((s, c)) = s.as_ref().and_then(|s| Some((s, compare(&p.pmf, &s.batch_pmf).ok()?))) else {
-            continue;
-        };
-        divergences.push(c.jsd);
+        let compared = s.as_ref().and_then(|s| Some((s, compare(&p.pmf, &s.batch_pmf).ok()?)));
+        divergences.push(compared.as_ref().map(|(_, c)| c.jsd));
+        let Some((s, c)) = compared else { continue };
         findings.row(json!({
             "chain": subject.key, "figure": "6", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "model": name,
             "measured_p5": quantile(&p.pmf, 0.05), "measured_p50": quantile(&p.pmf, 0.5),
@@ -251,8 +250,8 @@ fn batch_sizes(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings
             "relative_error": c.relative_error, "jsd": c.jsd,
         }));
     }
-    let least = divergences.iter().copied().fold(f64::INFINITY, f64::min);
-    divergences.first().is_some_and(|d| *d <= least + 0.01)
+    let least = divergences.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    divergences.first().copied().flatten().is_some_and(|poisson| poisson <= least + 0.01)
 }
 
 /// Figs. 5 and 7: a row of the mean batch, the loss and the sojourn at a load.

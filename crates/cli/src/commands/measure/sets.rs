@@ -70,7 +70,7 @@ impl<'a> Comparison<'a> {
             }
             let (told, sure) = compare_states(len, &mine, &theirs)?;
             let more = [told.union, told.intersection, told.only_first, told.only_second];
-            confidence = if sure == Confidence::Certain { confidence } else { sure };
+            confidence = confidence.and(sure);
             sizes = Some(match sizes {
                 None => more,
                 // Keys of IPv4 and of IPv6 are different ones: their numbers add up.
