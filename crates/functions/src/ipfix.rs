@@ -136,7 +136,7 @@ pub struct Exporter {
     /// Records in the messages before it, modulo 2³².
     sequence: u32,
     templates_sent: Option<Nanos>,
-    /// The latest time that there was: no message is exported before it.
+    /// The latest time that there was: no message is exported before it, unless the clock was set back.
     latest: Nanos,
     counters: IpfixCounters,
 }
@@ -218,7 +218,7 @@ impl Exporter {
         now: Nanos,
         write: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.latest = self.latest.max(now);
+        self.pass_time(now);
         let set_header = if self.set.is_some_and(|(_, open)| open == id) { 0 } else { 4 };
         let mut result = Ok(());
         if self.message.len() + set_header + size > usize::from(self.config.max_message) {
@@ -235,6 +235,14 @@ impl Exporter {
         result
     }
 
+    /// Events may be some moments older than what was told before; far earlier times are those of a clock that
+    /// was set back.
+    fn pass_time(&mut self, now: Nanos) {
+        const SET_BACK: u64 = 10_000_000_000;
+        let set_back = self.latest.since(now) >= SET_BACK;
+        self.latest = if set_back { now } else { self.latest.max(now) };
+    }
+
     /// Sends what there is.
     ///
     /// # Errors
@@ -244,7 +252,7 @@ impl Exporter {
             return Ok(());
         }
         self.close_set();
-        self.latest = self.latest.max(now);
+        self.pass_time(now);
         let seconds = (self.latest.0 / 1_000_000_000) as u32;
         let header = [
             VERSION.to_be_bytes(),

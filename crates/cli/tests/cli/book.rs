@@ -39,11 +39,16 @@ fn tables_of_settings_are_those_of_the_definitions() {
         [
             "af_packet",
             "af_xdp",
+            "balancer",
             "firewall",
+            "flow_stats",
+            "l2fwd",
             "measure",
+            "meter",
             "nat",
             "nptv6",
             "reframe",
+            "router",
             "slice",
             "splice",
             "tap_interface"
