@@ -408,9 +408,11 @@ impl ReframeConfig {
         if !adaptive && self.places().all(|(_, t)| t.hold_min_ns.is_none()) {
             return Err(ConfigError::NotAdaptive(budget));
         }
-        for (place, t) in self.places() {
-            // A class that is not held has nothing to be steered.
-            let steered = t.holds() && (adaptive || t.hold_min_ns.is_some());
+        let places = || self.places().filter(|(_, t)| adaptive || t.hold_min_ns.is_some());
+        // A class that is not held has nothing to be steered, but where none is, a budget is kept by nobody.
+        let idle = places().all(|(_, t)| !t.holds());
+        for (place, t) in places() {
+            let steered = t.holds() || idle;
             let name = if t.hold_min_ns.is_some() { "hold_max" } else { "hold" };
             if steered && let Some(fault) = budget.contradiction((name, t.hold_ns), t.burst) {
                 return Err(ConfigError::Budget { place, budget, fault });
@@ -477,6 +479,43 @@ mod tests {
         config.default.hold_ns = ReframeConfig::MAX_HOLD_NS + 1;
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(error, "reframe: hold = 4000000001ns is too long; up to 4s is possible");
+    }
+
+    #[test]
+    fn a_budget_where_nothing_is_held_is_an_error() {
+        let of = |hold_ns: u64, burst: u16, hold_min_ns: Option<u64>, budget: Budget, classes: &[&str]| {
+            let default = ReframeConfig::default().default;
+            ReframeConfig {
+                default: ClassSettings { hold_ns, burst, hold_min_ns, ..default.clone() },
+                admit: if hold_min_ns.is_some() { Admit::Always } else { Admit::Adaptive },
+                budget: Some(budget),
+                classes: classes
+                    .iter()
+                    .map(|class| Class::parse(class, &default, "".as_ref()).unwrap())
+                    .collect(),
+                ..ReframeConfig::default()
+            }
+        };
+        for (hold_ns, burst, hold_min_ns, budget) in [
+            (0, 32, None, Budget::Delay(30_000)),
+            (0, 32, None, Budget::Train(2000)),
+            (1_000_000, 1, None, Budget::Delay(30_000)),
+            (1_000_000, 1, None, Budget::Train(2000)),
+            (1_000_000, 1, Some(0), Budget::Train(2000)),
+        ] {
+            let config = of(hold_ns, burst, hold_min_ns, budget, &[]);
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains(&format!("budget = {budget} can't be reached")), "{error}");
+            // It stays an error beside classes that aren't held either.
+            assert!(of(hold_ns, burst, hold_min_ns, budget, &["a: udp => bypass"]).validate().is_err());
+        }
+        // One that is held for a fixed time has no budget.
+        let auto = of(64_000, 32, None, Budget::Train(2000), &["a: udp => hold=auto, hold_max=1ms, burst=1"]);
+        assert!(ReframeConfig { admit: Admit::Always, ..auto }.validate().is_err());
+        // A price is no promise. Where a class is held, its budget is all that counts.
+        assert_eq!(of(0, 32, None, Budget::Price(30_000), &[]).validate(), Ok(()));
+        assert_eq!(of(0, 32, None, Budget::Delay(30_000), &["a: udp => hold=64us"]).validate(), Ok(()));
+        assert_eq!(of(64_000, 32, None, Budget::Delay(30_000), &["a: udp => burst=1"]).validate(), Ok(()));
     }
 
     #[test]

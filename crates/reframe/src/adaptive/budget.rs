@@ -50,8 +50,18 @@ impl Budget {
             Self::Train(thousandths) if thousandths <= 1000 => {
                 Some("is no train; it must be more than 1 packet, as hold = 0 gives that already".to_string())
             }
-            Self::Train(thousandths) if thousandths > 1000 * u32::from(burst) => Some(format!(
-                "can't be reached: no train has more than burst = {burst} packets; raise burst, or lower the budget"
+            Self::Train(thousandths) if thousandths > 1000 * u32::from(burst) => {
+                let packets = if burst == 1 { "packet" } else { "packets" };
+                Some(format!(
+                    "can't be reached: no train has more than burst = {burst} {packets}; raise burst, or lower the budget"
+                ))
+            }
+            Self::Delay(_) if burst == 1 => Some(
+                "can't be reached: no packet waits with burst = 1; raise burst, or leave the budget out"
+                    .to_string(),
+            ),
+            Self::Train(_) if hold_ns == 0 => Some(format!(
+                "can't be reached: no packet waits with {name} = 0; raise {name}, or leave the budget out"
             )),
             _ => None,
         }
@@ -283,6 +293,16 @@ mod tests {
         for budget in [Budget::Delay(64_000), Budget::Train(32_000), Budget::Price(0)] {
             assert_eq!(budget.contradiction(("hold", 64_000), 32), None, "{budget}");
         }
+        for (budget, hold_ns, burst, says) in [
+            (Budget::Delay(64_000), 64_000, 1, "no packet waits with burst = 1"),
+            (Budget::Train(2000), 64_000, 1, "burst = 1 packet;"),
+            (Budget::Delay(1), 0, 32, "hold = 0"),
+            (Budget::Train(2000), 0, 32, "no packet waits with hold = 0"),
+        ] {
+            let fault = budget.contradiction(("hold", hold_ns), burst).unwrap();
+            assert!(fault.contains(says), "{budget}: {fault}");
+        }
+        assert_eq!(Budget::Price(5).contradiction(("hold", 0), 1), None);
     }
 
     /// The delays of 200 windows in a world in which they are in proportion to the price; from the middle on
