@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use slipstream::io::link::addresses_of;
 use slipstream::io::offloads::Switched;
 use slipstream::io::{confine, memory};
-use slipstream::pipeline::{Group, Plan, PlannedStage, Role, ShardPlan};
+use slipstream::pipeline::{Group, Plan, PlannedStage, Receives, Role, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
@@ -102,7 +102,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
 
 /// Switches off, where that was asked for, what interfaces of a plan do to packets; dropped, it is as it was.
 pub(crate) fn fix_offloads(plan: &Plan, args: &cli::Live) -> anyhow::Result<Vec<Switched>> {
-    let ports = plan.stages.iter().filter(|s| ["af_packet", "af_xdp"].contains(&s.kind.name));
+    let ports = plan.stages.iter().filter(|s| s.kind.properties.receives.is_some());
     let mut interfaces: Vec<&str> = ports.map(|s| s.settings.text("interface")).collect();
     interfaces.sort_unstable();
     interfaces.dedup();
@@ -306,7 +306,9 @@ fn tell_addresses(plan: &Plan) {
     if !plan.stages.iter().any(|s| s.kind.properties.faces_a_link && s.role != Role::Source) {
         return;
     }
-    for stage in plan.stages.iter().filter(|s| s.kind.name == "af_packet" && s.role != Role::Sink) {
+    let gets_copies =
+        |s: &&PlannedStage| s.kind.properties.receives == Some(Receives::Copies) && s.role != Role::Sink;
+    for stage in plan.stages.iter().filter(gets_copies) {
         let interface = stage.settings.text("interface");
         let all: Vec<String> = addresses_of(interface).iter().map(ToString::to_string).collect();
         if !all.is_empty() {
@@ -332,11 +334,11 @@ pub(crate) fn packets_in(report: &RunReport) -> u64 {
 /// True for a port to a process beside this one, from which packets come back on their way from another
 /// port to another: they have come in once, and leave once.
 pub(crate) fn is_detour(report: &RunReport, name: &str) -> bool {
-    let shm = |kind| kind == "shm";
-    let both = report.sources.iter().any(|s| s.name == name && shm(s.kind))
-        && report.stages.iter().any(|s| s.name == name && shm(s.kind));
-    both && report.sources.iter().any(|s| !shm(s.kind))
-        && report.stages.iter().any(|s| is_port(s) && !shm(s.kind))
+    let beside = |kind| types::stage_type(kind).is_some_and(|t| t.properties.faces_a_process);
+    let both = report.sources.iter().any(|s| s.name == name && beside(s.kind))
+        && report.stages.iter().any(|s| s.name == name && beside(s.kind));
+    both && report.sources.iter().any(|s| !beside(s.kind))
+        && report.stages.iter().any(|s| is_port(s) && !beside(s.kind))
 }
 
 /// Logs that it has ended, and why.

@@ -3,6 +3,8 @@
 use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use tracing::warn;
 
+use crate::types;
+
 /// Warns of everything in a run's report that should not be, and can be mended.
 pub(crate) fn warn_of(report: &RunReport) {
     for source in &report.sources {
@@ -74,8 +76,9 @@ fn of_stage(stage: &StageReport) -> impl Iterator<Item = String> {
             "packets could not be sent; was the interface down, or are they shorter than an Ethernet header?",
         ),
     ];
-    // In shared memory it is the ring that packets are too long for.
-    let means = |counter: &str| counter != "too_long" || stage.kind != "shm";
+    // To a process beside this one, it is the ring that packets are too long for.
+    let beside = types::stage_type(stage.kind).is_some_and(|kind| kind.properties.faces_a_process);
+    let means = move |counter: &str| counter != "too_long" || !beside;
     let losses = losses.into_iter().filter(move |(counter, _)| means(counter));
     losses.filter_map(|(counter, loss)| told(stage.counter(counter), loss))
 }

@@ -320,6 +320,24 @@ pub enum Sharing {
     Rss,
 }
 
+/// The way in which a port receives packets from a network interface of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receives {
+    /// It gets copies: the system's own network stack gets every packet, too.
+    Copies,
+    /// Packets come to it instead of to the system's network stack.
+    Packets,
+}
+
+/// The kind of events that stages note for who [asks](crate::operate::Operate::events) for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Sessions that begin and end.
+    Sessions,
+    /// Packets that are denied.
+    Denials,
+}
+
 /// Why a live pipeline can't be divided among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneThread {
@@ -416,6 +434,15 @@ pub struct Properties {
     pub counts_hops: bool,
     /// Packets that leave come to a link, where stations ask each other for addresses.
     pub faces_a_link: bool,
+    /// Of a port: how it receives packets from the system's network interface that its setting `interface`
+    /// names, if it has one.
+    pub receives: Option<Receives>,
+    /// Of a port: a process beside this one is on its other side, from which packets may come back.
+    pub faces_a_process: bool,
+    /// Of a port: nobody gets what leaves by it.
+    pub leads_nowhere: bool,
+    /// The events that its stages note for who asks for them, if any.
+    pub events: Option<EventKind>,
     /// The fate of payloads.
     pub payload: Payload,
     /// Why packets are dropped here, as far as that is known beforehand; the reasons of output ports that may
@@ -476,6 +503,10 @@ impl Properties {
             one_thread: |_, _| None,
             counts_hops: false,
             faces_a_link: false,
+            receives: None,
+            faces_a_process: false,
+            leads_nowhere: false,
+            events: None,
             payload: Payload::Passes,
             drops: &[],
             needs_payload: |_| None,

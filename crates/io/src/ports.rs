@@ -113,6 +113,7 @@ pub const NULL: StageType = StageType {
     outputs: OUT,
     settings: &[],
     properties: Properties {
+        leads_nowhere: true,
         sharing: |_| Sharing::First,
         ..Properties::new(
             // Nothing is decided, and what is counted adds up.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use anyhow::bail;
 use serde_json::{Value, json};
-use slipstream::pipeline::{Plan, PlannedStage};
+use slipstream::pipeline::{EventKind, Plan, PlannedStage};
 use slipstream::runtime::{ContextCounts, Driver, Pace};
 use slipstream::runtime::{RunReport, ServiceTimeReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
@@ -29,11 +29,16 @@ use crate::units::to_u32;
 
 /// Warns of options that have nothing to be about in this pipeline.
 fn tell_idle(plan: &Plan, args: &cli::Run) {
-    let has = |kind: &str| plan.stages.iter().any(|stage| stage.kind.name == kind);
+    let has = |kind| plan.stages.iter().any(|stage| stage.kind.properties.events == Some(kind));
     let has_tables = plan.stages.iter().any(|stage| !stage.kind.properties.tables.is_empty());
     for (given, has, option, what) in [
-        (args.session_log.is_some(), has("nat"), "--session-log", "a `nat`, whose sessions it tells of"),
-        (args.log_denied, has("firewall"), "--log-denied", "a `firewall`, whose denials it tells of"),
+        (
+            args.session_log.is_some(),
+            has(EventKind::Sessions),
+            "--session-log",
+            "a `nat`, whose sessions it tells of",
+        ),
+        (args.log_denied, has(EventKind::Denials), "--log-denied", "a `firewall`, whose denials it tells of"),
         (args.state.is_some(), has_tables, "--state", "a stage with a table to be kept"),
     ] {
         if given && !has {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slipstream::clock::LiveClock;
 use slipstream::operate::{Denial, Events};
-use slipstream::pipeline::Plan;
+use slipstream::pipeline::{EventKind, Plan};
 use slipstream::runtime::{Driver, Operator, Work};
 use tracing::warn;
 
@@ -223,9 +223,12 @@ impl Sessions {
         denied: bool,
     ) -> std::io::Result<Option<Self>> {
         let shards = driver.shards();
-        let wanted = |kind: &str| kind == "nat" && log.is_some() || kind == "firewall" && denied;
-        let stages: Vec<_> =
-            plan.stages.iter().filter(|s| wanted(s.kind.name)).map(|s| s.name.clone()).collect();
+        let wanted = |kind| match kind {
+            EventKind::Sessions => log.is_some(),
+            EventKind::Denials => denied,
+        };
+        let stages = plan.stages.iter().filter(|s| s.kind.properties.events.is_some_and(wanted));
+        let stages: Vec<_> = stages.map(|s| s.name.clone()).collect();
         if stages.is_empty() && log.is_none() {
             return Ok(None);
         }

@@ -60,8 +60,8 @@ pub use schema::json_schema;
 pub(crate) use shape::port_number;
 pub use shards::ShardPlan;
 pub use slipstream_core::registry::{
-    Attachment, BuildError, Common, Group, Made, Meets, OneThread, Payload, PortType, Ports, Properties,
-    RegisterError, Registry, Role, Site, StageType,
+    Attachment, BuildError, Common, EventKind, Group, Made, Meets, OneThread, Payload, PortType, Ports,
+    Properties, Receives, RegisterError, Registry, Role, Site, StageType,
 };
 pub use slipstream_core::settings::{Kind, Setting, Settings, Value};
 pub use slipstream_core::{registry, settings};

@@ -76,6 +76,12 @@ fn properties_that_only_some_have() {
     assert_eq!(all(|p| p.copies), ["l2fwd", "tee"]);
     assert_eq!(all(|p| p.counts_hops), ["router"]);
     assert_eq!(all(|p| p.faces_a_link), ["af_packet", "af_xdp", "tap_interface"]);
+    assert_eq!(all(|p| p.receives == Some(Receives::Copies)), ["af_packet"]);
+    assert_eq!(all(|p| p.receives == Some(Receives::Packets)), ["af_xdp"]);
+    assert_eq!(all(|p| p.faces_a_process), ["shm"]);
+    assert_eq!(all(|p| p.leads_nowhere), ["null"]);
+    assert_eq!(all(|p| p.events == Some(EventKind::Sessions)), ["nat"]);
+    assert_eq!(all(|p| p.events == Some(EventKind::Denials)), ["firewall"]);
     assert_eq!(all(|p| p.payload == Payload::Parks), ["slice"]);
     assert_eq!(all(|p| p.payload == Payload::Returns), ["splice"]);
 }

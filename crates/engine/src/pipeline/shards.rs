@@ -317,8 +317,7 @@ impl Plan {
                 if (to.kind.properties.asks_neighbours)(&to.settings) {
                     heard = true;
                 } else if to.kind.group == Group::Port {
-                    passes =
-                        passes.or(Some(&to.name).filter(|_| to.kind.name != slipstream_io::ports::NULL.name));
+                    passes = passes.or(Some(&to.name).filter(|_| !to.kind.properties.leads_nowhere));
                 } else {
                     let place = (wire.to, number(wire.input.as_deref(), &to.kind.inputs));
                     if !seen.contains(&place) {

@@ -11,7 +11,7 @@ use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Meets, Need, Partner, Properties, lonely, need};
+use slipstream_core::registry::{EventKind, Meets, Need, Partner, Properties, lonely, need};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::DropReason;
 use slipstream_core::text_file;
@@ -155,6 +155,7 @@ pub const FIREWALL: StageType = StageType {
         drops: &[DropReason::Denied, DropReason::TableFull],
         reload: Some(RELOAD),
         tables: &[STATE],
+        events: Some(EventKind::Denials),
         paired: true,
         needs_payload,
         partners: &[

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use ipnet::{IpNet, Ipv4Net};
 use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
-use slipstream_core::registry::{Hindrance, Meets, Properties, Translation, need};
+use slipstream_core::registry::{EventKind, Hindrance, Meets, Properties, Translation, need};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
 
@@ -191,6 +191,7 @@ pub const NAT: StageType = StageType {
         rewrites_flows: |_| true,
         external,
         paired: true,
+        events: Some(EventKind::Sessions),
         translation: Some(Translation {
             outside: 1,
             inside: "inside",

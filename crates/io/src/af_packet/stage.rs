@@ -6,7 +6,7 @@ use crate::af_packet::{Options, PortError, Sender, interface_of};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shared, Sharing, Site, StageType,
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Receives, Role, Shared, Sharing, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{Context, DropReason, Drops, Placeholder};
@@ -88,6 +88,7 @@ pub const AF_PACKET: StageType = StageType {
     properties: Properties {
         live: true,
         faces_a_link: true,
+        receives: Some(Receives::Copies),
         sharing: |_| Sharing::Kernel,
         shared,
         drops: &[DropReason::NotSent],

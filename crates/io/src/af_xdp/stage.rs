@@ -6,7 +6,7 @@ use super::{Mode, Options, Prefilter, Program, Queues, Share, Umem, Ways, XdpErr
 use slipstream_core::operate::{Apart, Reloading};
 use slipstream_core::port::Port;
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shard, Sharing, Site, StageType,
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Receives, Role, Shard, Sharing, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Placeholder};
@@ -115,6 +115,7 @@ pub const AF_XDP: StageType = StageType {
     properties: Properties {
         live: true,
         faces_a_link: true,
+        receives: Some(Receives::Packets),
         sharing: |_| Sharing::Queues,
         drops: &[DropReason::NotSent],
         reload: Some(RELOAD),

@@ -53,6 +53,7 @@ pub const SHM: StageType = StageType {
     ],
     properties: Properties {
         live: true,
+        faces_a_process: true,
         one_thread: |settings, role| {
             let waits = role != Role::Source && when_full(settings) == WhenFull::Wait;
             waits.then_some(OneThread::Room)
