@@ -6,6 +6,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use crate::batch::{Arrivals, BATCH};
+use crate::clock::LiveClock;
 use crate::interface::Interface;
 use crate::pool::{Pool, Region};
 use crate::time::Nanos;
@@ -150,6 +151,20 @@ pub trait LiveSource {
         now: Nanos,
     ) -> Result<usize, SourceError>;
 
+    /// Polls for what has come by now: how such a source [fills](Source::fill), where 0 packets are no end,
+    /// since more may come.
+    ///
+    /// # Errors
+    /// [`SourceError`] where nothing more can come.
+    fn poll_now(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+    ) -> Result<usize, SourceError> {
+        self.poll(pool, arrivals, max, LiveClock::get().now())
+    }
+
     /// Leads up to `max` packets that have come by `now` straight to a port, without a look at them: none of
     /// them comes into the pool. `to` is what that port's half returned from
     /// [`Transmit::relay`](crate::port::Transmit::relay), or an outlet from
@@ -181,8 +196,10 @@ pub trait LiveSource {
         None
     }
 
-    /// Returns true if nothing more will come.
-    fn ended(&self) -> bool;
+    /// Returns true if nothing more will come; from a network there is always more.
+    fn ended(&self) -> bool {
+        false
+    }
 
     /// The run is about to end, so that nothing more is to come in from outside. What it has for others of
     /// the same run it gives them now. Returns true as long as packets of this run may still come, such as

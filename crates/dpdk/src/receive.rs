@@ -303,10 +303,6 @@ impl LiveSource for Receiver {
     fn patience(&self) -> Option<u64> {
         Some(self.idle).filter(|idle| *idle > 0)
     }
-
-    fn ended(&self) -> bool {
-        false
-    }
 }
 
 impl Drop for Receiver {

@@ -294,17 +294,11 @@ impl LiveSource for Receiver {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.port.socket.fd())
     }
-
-    fn ended(&self) -> bool {
-        false
-    }
 }
 
 impl Source for Receiver {
-    /// Takes the packets that have come until now; 0 is no end, since more may come.
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        let now = self.clock.now();
-        self.poll(pool, arrivals, max, now)
+        self.poll_now(pool, arrivals, max)
     }
 
     fn interfaces(&self) -> &[Interface] {

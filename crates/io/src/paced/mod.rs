@@ -344,7 +344,7 @@ impl OwnTimeSource for Paced {
 
 impl Source for Paced {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        self.poll(pool, arrivals, max, LiveClock::get().now())
+        self.poll_now(pool, arrivals, max)
     }
 
     fn interfaces(&self) -> &[Interface] {

@@ -8,7 +8,6 @@ use super::parked::{DROPS, MARK, MOST, Mark, Parked, SLICED};
 use super::ring::{Consumer, Damage, Record, room_for};
 use super::session::{Peer, Session};
 use slipstream_core::batch::Arrivals;
-use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
@@ -282,7 +281,7 @@ impl LiveSource for Receiver {
 
 impl Source for Receiver {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        self.poll(pool, arrivals, max, LiveClock::get().now())
+        self.poll_now(pool, arrivals, max)
     }
 
     fn interfaces(&self) -> &[Interface] {

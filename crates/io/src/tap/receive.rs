@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use slipstream_core::batch::Arrivals;
-use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
@@ -21,7 +20,6 @@ use crate::offload::{LONGEST, Offload, Segmenter};
 pub struct Receiver {
     port: Arc<Port>,
     interface: [Interface; 1],
-    clock: LiveClock,
     /// For what is read: a header and a packet.
     bytes: Vec<u8>,
     /// For a packet of a super-frame.
@@ -51,7 +49,6 @@ impl Receiver {
         Self {
             port,
             interface: [interface],
-            clock: LiveClock::get(),
             bytes: vec![0; LONGEST],
             scratch: Vec::new(),
             segmenter: Segmenter::default(),
@@ -135,17 +132,11 @@ impl LiveSource for Receiver {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.port.device.fd())
     }
-
-    fn ended(&self) -> bool {
-        false
-    }
 }
 
 impl Source for Receiver {
-    /// Takes the packets that have come until now; 0 is no end, since more may come.
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        let now = self.clock.now();
-        self.poll(pool, arrivals, max, now)
+        self.poll_now(pool, arrivals, max)
     }
 
     fn interfaces(&self) -> &[Interface] {
