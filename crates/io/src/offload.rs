@@ -3,7 +3,9 @@
 //! packet (`virtio_net_hdr`), of packet sockets and TAP interfaces alike.
 
 use slipstream_wire::checksum::{checksum, combine, fill_ip, fill_transport, sum};
-use slipstream_wire::protocol::{AH, GRE, IPV4, IPV6, ROUTING};
+use slipstream_wire::protocol::{
+    AH, GRE, IPV4, IPV6, ROUTING, SCTP_CHECKSUM, TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM,
+};
 use slipstream_wire::view::{Ipv6, Sctp};
 use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
@@ -21,11 +23,6 @@ const LONGEST_TUNNEL: usize = 512;
 /// IPv6 extension headers of 32 KiB before payloads of a byte, one frame would become a gigabyte.
 const LONGEST_HEADERS: usize = 1024;
 
-/// The offset of SCTP's checksum in its header: of those that Linux leaves to a card, it alone stands there.
-const SCTP_CHECKSUM: usize = 8;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
@@ -76,7 +73,7 @@ impl Offload {
         }
         // Nothing says which sum that of the tunnel is made with.
         if let Some(layer) = tunnel
-            && (layer.protocol == UDP && be16(frame, layer.l4 + 6) != 0)
+            && (layer.protocol == UDP && be16(frame, layer.l4 + UDP_CHECKSUM) != 0)
             && layer.is_on_its_way(frame)
         {
             return None;
@@ -95,6 +92,7 @@ impl Offload {
     /// Completes the checksum of a usual frame; returns true if one was missing.
     pub(crate) fn complete(self, frame: &mut [u8]) -> bool {
         let Some((start, offset)) = self.checksum else { return false };
+        // Of the checksums that Linux leaves to a card, that of SCTP alone stands there.
         if offset == SCTP_CHECKSUM {
             return fill_sctp(frame, start);
         }
@@ -215,7 +213,7 @@ impl Layer {
         let Ok(headers) = classify(LinkType::RawIp, packet) else { return };
         fill_ip(packet, &headers);
         match (protocol, sums) {
-            (UDP, Sums::IfThere) if be16(packet, l4 + 6) == 0 => {}
+            (UDP, Sums::IfThere) if be16(packet, l4 + UDP_CHECKSUM) == 0 => {}
             (TCP | UDP, Sums::With(pseudo)) => {
                 let field = l4 + checksum_offset(protocol);
                 // This counts, as in a usual frame whose checksum is missing.
@@ -250,7 +248,7 @@ enum Sums {
 
 /// The offset of the checksum in the header of TCP or UDP.
 fn checksum_offset(protocol: u8) -> usize {
-    if protocol == TCP { 16 } else { 6 }
+    if protocol == TCP { TCP_CHECKSUM } else { UDP_CHECKSUM }
 }
 
 /// Flags in the first byte of a GRE header: that it has a checksum, and a sequence number.

@@ -3,7 +3,8 @@
 
 use slipstream_wire::checksum::Delta;
 use slipstream_wire::protocol::{
-    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP, is_extension,
+    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMP_CHECKSUM, ICMPV6, ROUTING, TCP, TCP_CHECKSUM, UDP,
+    UDP_CHECKSUM, is_extension,
 };
 use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
@@ -170,9 +171,9 @@ pub(super) fn empty_cut(packet: &[u8], headers: &Headers) -> Option<Cut> {
 #[inline]
 pub(super) fn checksum_field(kind: Transport) -> Option<usize> {
     match kind {
-        Transport::Tcp => Some(16),
-        Transport::Udp => Some(6),
-        Transport::Icmp => Some(2),
+        Transport::Tcp => Some(TCP_CHECKSUM),
+        Transport::Udp => Some(UDP_CHECKSUM),
+        Transport::Icmp => Some(ICMP_CHECKSUM),
         Transport::Other => None,
     }
 }

@@ -30,6 +30,15 @@ pub const SCTP: u8 = 132;
 /// IPv6 mobility header (RFC 6275).
 pub const MOBILITY: u8 = 135;
 
+/// Offset of the checksum in a TCP header, in bytes.
+pub const TCP_CHECKSUM: usize = 16;
+/// Offset of the checksum in a UDP header, and in those of UDP-Lite and DCCP.
+pub const UDP_CHECKSUM: usize = 6;
+/// Offset of the checksum in the header of ICMP, and of ICMPv6.
+pub const ICMP_CHECKSUM: usize = 2;
+/// Offset of the CRC32c in an SCTP header.
+pub const SCTP_CHECKSUM: usize = 8;
+
 /// IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// ARP.

@@ -19,6 +19,7 @@ use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
+use slipstream_wire::protocol::is_vlan;
 
 /// A decision of a bridge about frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,7 @@ pub struct Bridge {
 
 /// Who sent a frame, and to whom.
 fn stations(data: &[u8]) -> Option<(Station, Station)> {
-    let vlan = match be16(data, 12)? {
-        0x8100 | 0x88a8 | 0x9100 => be16(data, 14)? & 0xfff,
-        _ => 0,
-    };
+    let vlan = if is_vlan(be16(data, 12)?) { be16(data, 14)? & 0xfff } else { 0 };
     let to = Station { vlan, mac: *data.first_chunk()? };
     let from = Station { vlan, mac: *data.get(6..)?.first_chunk()? };
     Some((from, to))

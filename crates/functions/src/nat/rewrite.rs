@@ -4,7 +4,7 @@
 //! Bytes that were not captured are not written, nor any beyond the IP packet's own end: padding stays.
 
 use slipstream_wire::checksum::{Delta, FoldedDelta};
-use slipstream_wire::protocol::{ICMP, SCTP, TCP, UDP};
+use slipstream_wire::protocol::{ICMP, ICMP_CHECKSUM, SCTP, TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM};
 use slipstream_wire::{Flags, NarrowKey};
 
 use super::packet::{Ip, Packet, Tuple, end, spans};
@@ -202,9 +202,9 @@ impl Rewrite {
 /// not cover addresses, and its ports are never changed.)
 const fn checksum_at(protocol: u8) -> Option<usize> {
     match protocol {
-        TCP => Some(16),
-        UDP | UDP_LITE | DCCP => Some(6),
-        ICMP => Some(2),
+        TCP => Some(TCP_CHECKSUM),
+        UDP | UDP_LITE | DCCP => Some(UDP_CHECKSUM),
+        ICMP => Some(ICMP_CHECKSUM),
         _ => None,
     }
 }

@@ -47,7 +47,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use slipstream_wire::protocol::ETHERTYPE_ARP;
+use slipstream_wire::protocol::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use slipstream_wire::{Flags, LinkType};
 
 pub use interface::{Interface, InterfaceError, interfaces};
@@ -231,13 +231,13 @@ impl Router {
         if !frame.info.classified() {
             return match be16(data, 12).filter(|_| to.is_some()) {
                 Some(ETHERTYPE_ARP) => Err(Decision::Arp),
-                Some(0x0800 | 0x86dd) | None => drop(DropReason::Malformed),
+                Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) | None => drop(DropReason::Malformed),
                 Some(_) => drop(DropReason::Unsupported),
             };
         }
         let v4 = match (be16(data, 12), to) {
-            (Some(0x0800), Some(_)) => true,
-            (Some(0x86dd), Some(_)) => false,
+            (Some(ETHERTYPE_IPV4), Some(_)) => true,
+            (Some(ETHERTYPE_IPV6), Some(_)) => false,
             (_, None) => data.first().is_some_and(|b| b >> 4 == 4),
             // Tagged: another network.
             _ => return drop(DropReason::Unsupported),

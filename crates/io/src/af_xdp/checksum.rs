@@ -7,11 +7,11 @@
 //! field of its CRC is 0 then.
 
 use slipstream_wire::checksum::{combine, fill_transport, sum_of_words};
+use slipstream_wire::protocol::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, SCTP, SCTP_CHECKSUM, TCP,
+    TCP_CHECKSUM, UDP, UDP_CHECKSUM,
+};
 use slipstream_wire::{LinkType, classify};
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
@@ -22,12 +22,12 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 #[inline]
 fn is_partial(frame: &[u8]) -> Option<bool> {
     let mut at = 12;
-    while matches!(be16(frame, at)?, 0x8100 | 0x88a8) && at < 20 {
+    while matches!(be16(frame, at)?, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN) && at < 20 {
         at += 4;
     }
     let (kind, ip) = (be16(frame, at)?, frame.get(at + 2..)?);
     let (protocol, header, addresses, len) = match kind {
-        0x0800 => {
+        ETHERTYPE_IPV4 => {
             let header = usize::from(ip.first()? & 15) * 4;
             // A fragment has no checksum that could be filled in.
             if be16(ip, 6)? & 0x3fff != 0 {
@@ -35,13 +35,13 @@ fn is_partial(frame: &[u8]) -> Option<bool> {
             }
             (*ip.get(9)?, header, ip.get(12..20)?, be16(ip, 2)?.checked_sub(header as u16)?)
         }
-        0x86dd => (*ip.get(6)?, 40, ip.get(8..40)?, be16(ip, 4)?),
+        ETHERTYPE_IPV6 => (*ip.get(6)?, 40, ip.get(8..40)?, be16(ip, 4)?),
         _ => return None,
     };
     let field = match protocol {
-        TCP => header + 16,
-        UDP => header + 6,
-        SCTP => return Some(*ip.get(header + 8..)?.first_chunk::<4>()? == [0; 4]),
+        TCP => header + TCP_CHECKSUM,
+        UDP => header + UDP_CHECKSUM,
+        SCTP => return Some(*ip.get(header + SCTP_CHECKSUM..)?.first_chunk::<4>()? == [0; 4]),
         _ => return None,
     };
     let pseudo = combine(combine(sum_of_words(addresses.as_chunks().0), u16::from(protocol)), len);

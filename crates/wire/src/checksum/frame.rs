@@ -5,7 +5,9 @@ use core::ops::Range;
 
 use super::{checksum, combine, sum};
 use crate::bytes::{be16, between, byte, put};
-use crate::protocol::{ICMP, ICMPV6, ROUTING, SCTP, TCP, UDP};
+use crate::protocol::{
+    ICMP, ICMP_CHECKSUM, ICMPV6, ROUTING, SCTP, SCTP_CHECKSUM, TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM,
+};
 use crate::view::{Ipv6, Sctp};
 use crate::{Flags, Headers, ip_end};
 
@@ -106,11 +108,11 @@ fn transport(frame: &[u8], headers: &Headers) -> Option<Transport> {
     }
     let protocol = headers.key.protocol();
     let (field, header, with_pseudo) = match (protocol, headers.flags.has(Flags::IPV6)) {
-        (TCP, _) => (16, 20, true),
-        (UDP, _) => (6, 8, true),
-        (ICMPV6, true) => (2, 4, true),
-        (ICMP, false) => (2, 4, false),
-        (SCTP, _) => (8, 12, false),
+        (TCP, _) => (TCP_CHECKSUM, 20, true),
+        (UDP, _) => (UDP_CHECKSUM, 8, true),
+        (ICMPV6, true) => (ICMP_CHECKSUM, 4, true),
+        (ICMP, false) => (ICMP_CHECKSUM, 4, false),
+        (SCTP, _) => (SCTP_CHECKSUM, 12, false),
         _ => return None,
     };
     if protocol == UDP {

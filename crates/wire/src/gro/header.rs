@@ -4,7 +4,7 @@ use super::SuperFrame;
 use super::segment::{FIN_PSH, Ip, Segment, Transport};
 use crate::bytes::put;
 use crate::checksum::{checksum, combine, sum};
-use crate::protocol::{TCP, UDP};
+use crate::protocol::{TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM};
 
 /// Longest headers: Ethernet with two tags, IPv6, TCP with options.
 const LONGEST: usize = 14 + 8 + 40 + 60;
@@ -48,16 +48,16 @@ impl SuperHeader {
         let transport_len = total - ip.len() as u16;
         let (kind, protocol, checksum_at, addresses) = match (first.transport, first.ip) {
             (Transport::Tcp(_), Ip::V4(ip)) => {
-                (Kind::Tcp4, TCP, 16, sum(ip.last_chunk::<8>().unwrap_or(&[0; 8])))
+                (Kind::Tcp4, TCP, TCP_CHECKSUM, sum(ip.last_chunk::<8>().unwrap_or(&[0; 8])))
             }
             (Transport::Tcp(_), Ip::V6(ip)) => {
-                (Kind::Tcp6, TCP, 16, sum(ip.last_chunk::<32>().unwrap_or(&[0; 32])))
+                (Kind::Tcp6, TCP, TCP_CHECKSUM, sum(ip.last_chunk::<32>().unwrap_or(&[0; 32])))
             }
             (Transport::Udp(_), Ip::V4(ip)) => {
-                (Kind::Udp, UDP, 6, sum(ip.last_chunk::<8>().unwrap_or(&[0; 8])))
+                (Kind::Udp, UDP, UDP_CHECKSUM, sum(ip.last_chunk::<8>().unwrap_or(&[0; 8])))
             }
             (Transport::Udp(_), Ip::V6(ip)) => {
-                (Kind::Udp, UDP, 6, sum(ip.last_chunk::<32>().unwrap_or(&[0; 32])))
+                (Kind::Udp, UDP, UDP_CHECKSUM, sum(ip.last_chunk::<32>().unwrap_or(&[0; 32])))
             }
         };
         match first.ip {

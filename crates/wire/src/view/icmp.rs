@@ -6,7 +6,7 @@ use crate::bytes::from;
 mod field {
     pub(super) const TYPE: usize = 0;
     pub(super) const CODE: usize = 1;
-    pub(super) const CHECKSUM: usize = 2;
+    pub(super) const CHECKSUM: usize = crate::protocol::ICMP_CHECKSUM;
     pub(super) const REST: usize = 4;
     pub(super) const HEADER: usize = 8;
 }

@@ -8,7 +8,7 @@ mod field {
     pub(super) const SRC_PORT: usize = 0;
     pub(super) const DST_PORT: usize = 2;
     pub(super) const TAG: usize = 4;
-    pub(super) const CHECKSUM: usize = 8;
+    pub(super) const CHECKSUM: usize = crate::protocol::SCTP_CHECKSUM;
     pub(super) const HEADER: usize = 12;
 }
 

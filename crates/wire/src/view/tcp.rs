@@ -10,7 +10,7 @@ mod field {
     pub(super) const ACK: usize = 8;
     pub(super) const OFFSET_FLAGS: usize = 12;
     pub(super) const WINDOW: usize = 14;
-    pub(super) const CHECKSUM: usize = 16;
+    pub(super) const CHECKSUM: usize = crate::protocol::TCP_CHECKSUM;
     pub(super) const URGENT: usize = 18;
     pub(super) const OPTIONS: usize = 20;
 }

@@ -7,7 +7,7 @@ mod field {
     pub(super) const SRC_PORT: usize = 0;
     pub(super) const DST_PORT: usize = 2;
     pub(super) const LENGTH: usize = 4;
-    pub(super) const CHECKSUM: usize = 6;
+    pub(super) const CHECKSUM: usize = crate::protocol::UDP_CHECKSUM;
     pub(super) const HEADER: usize = 8;
 }
 
