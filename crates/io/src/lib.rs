@@ -34,6 +34,8 @@ pub mod preload;
 pub mod rotation;
 pub mod shm;
 pub mod sink;
+#[allow(unsafe_code)]
+mod socket;
 pub mod sources;
 pub mod spread;
 pub mod super_frame;

@@ -3,12 +3,13 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
+use libc::{c_int, c_uint, c_ulong, socklen_t};
 
 use super::fanout;
 use crate::offload::HEADER;
+use crate::socket::{RawSocket, checked};
 
 /// Packets that one system call sends at most.
 pub(super) const SEND_AT_ONCE: usize = 64;
@@ -19,13 +20,9 @@ const SUPER_FRAMES: c_int = 8 << 20;
 /// Every protocol, in network byte order, as a packet socket is told.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-fn checked(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 /// A packet socket (packet(7)).
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket(RawSocket);
 
 /// The kernel's attributes of an interface.
 #[derive(Clone, Copy, Debug)]
@@ -41,43 +38,11 @@ pub(crate) struct InterfaceInfo {
 impl Socket {
     /// A socket that receives nothing until it is bound to an interface.
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointer is passed; the result is checked.
-        let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: the descriptor was just made, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        RawSocket::new(libc::AF_PACKET, libc::SOCK_RAW).map(Self)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-
-    fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-        let len = size_of::<T>() as socklen_t;
-        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads
-        // it.
-        let result = unsafe {
-            libc::setsockopt(
-                self.0.as_raw_fd(),
-                level,
-                option,
-                std::ptr::from_ref(value).cast::<c_void>(),
-                len,
-            )
-        };
-        checked(result).map(|_| ())
-    }
-
-    /// An option that all zero bytes are a value of.
-    fn get<T: Plain>(&self, level: c_int, option: c_int) -> io::Result<T> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut len = size_of::<T>() as socklen_t;
-        // SAFETY: pointer and length are those of `value`, which the call fills in part or whole.
-        let result = unsafe {
-            libc::getsockopt(self.0.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut len)
-        };
-        checked(result)?;
-        // SAFETY: every byte was set, to zero or by the kernel, and `Plain` types may have any bytes.
-        Ok(unsafe { value.assume_init() })
     }
 
     /// The attributes of the interface of this name; `ENODEV` if there is none.
@@ -120,24 +85,25 @@ impl Socket {
     /// as it is there (the third hands over blocks of many packets, at the latest after a millisecond).
     pub(super) fn use_ring(&self, request: &libc::tpacket_req) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
-        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
-        self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, request)
+        self.0.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        self.0.set(libc::SOL_PACKET, libc::PACKET_RX_RING, request)
     }
 
     /// Not to be told of packets that this machine sends by the interface; kernels before 4.20 can't.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)
+        self.0.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)
     }
 
     /// Send past traffic control, straight to the driver.
     pub(super) fn bypass_queueing(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
+        self.0.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
 
     /// Room for packets on their way out, in bytes; more than the system's limit where the process may.
     pub(super) fn send_buffer(&self, bytes: c_int) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+        self.0
+            .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| self.0.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
     }
 
     /// Takes what is for other stations too, as long as the socket is open.
@@ -148,22 +114,23 @@ impl Socket {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+        self.0.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
     /// Each packet comes with a header that says what its sender left to a network card; packets too long for
     /// a frame of the ring can be had by [`Socket::receive`]. To be asked for before the ring is made.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
-        self.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1i32)?;
+        self.0.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
+        self.0.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1i32)?;
         let room: c_int = SUPER_FRAMES;
-        self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
+        self.0
+            .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
+            .or_else(|_| self.0.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
     }
 
     /// Takes nothing of what comes, until it has joined a group.
     pub(super) fn take_nothing(&self) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program_of(&[fanout::NOTHING]))
+        self.0.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program_of(&[fanout::NOTHING]))
     }
 
     /// Shares the interface's packets with all sockets of this group: the program's result says which one
@@ -171,10 +138,10 @@ impl Socket {
     /// can join, and would get packets that the group's other sockets get, too.
     pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
         let kind = libc::PACKET_FANOUT_CBPF;
-        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
-        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32)?;
+        self.0.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
+        self.0.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32)?;
         // The kernel copies the program, which outlives the call.
-        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program_of(program))
+        self.0.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program_of(program))
     }
 
     /// The next packet that was too long for the ring, with its header; its length.
@@ -217,19 +184,18 @@ impl Socket {
 
     /// Packets that found no place in the ring since this was last asked.
     pub(super) fn dropped(&self) -> io::Result<u64> {
-        let stats: libc::tpacket_stats = self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        let stats: libc::tpacket_stats = self.0.get(libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
         Ok(u64::from(stats.tp_drops))
     }
 
     /// The error that the socket keeps, such as that its interface went down; asking forgets it.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let code: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
-        Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+        self.0.take_error()
     }
 
     /// From now on each frame is sent behind a header that says what is left to the kernel.
     pub(super) fn send_headers(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)
+        self.0.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)
     }
 
     /// Sends one frame in parts, without waiting.
@@ -306,8 +272,3 @@ struct Channels {
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-
-/// Types that may have any bytes.
-trait Plain {}
-impl Plain for c_int {}
-impl Plain for libc::tpacket_stats {}

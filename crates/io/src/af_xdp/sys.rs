@@ -1,15 +1,16 @@
 //! The system calls of an AF_XDP socket, each wrapped as thinly as it can be.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, socklen_t};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slipstream_core::pool::LEAD;
 
 use super::ring::{Entry, Layout, Ring, Side};
 use super::umem::Umem;
+use crate::socket::{RawSocket, checked};
 
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL: c_int = 46;
@@ -17,13 +18,9 @@ const SO_BUSY_POLL_BUDGET: c_int = 70;
 /// Packets that one call sends, of kernels that can be told (from 6.17 on; 32 else).
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
-fn checked(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 /// An AF_XDP socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(super) struct Socket(RawSocket);
 
 /// The ring of a socket that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,36 +60,11 @@ impl Kind {
 
 impl Socket {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: no pointer is passed; the result is checked.
-        let fd = checked(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: the descriptor was just made, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        RawSocket::new(libc::AF_XDP, libc::SOCK_RAW).map(Self)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-
-    fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-        let (fd, len) = (self.0.as_raw_fd(), size_of::<T>() as socklen_t);
-        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads
-        // it.
-        let result =
-            unsafe { libc::setsockopt(fd, level, option, std::ptr::from_ref(value).cast::<c_void>(), len) };
-        checked(result).map(drop)
-    }
-
-    /// An option that all zero bytes are a value of.
-    fn get<T: Plain>(&self, level: c_int, option: c_int) -> io::Result<T> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut len = size_of::<T>() as socklen_t;
-        // SAFETY: pointer and length are those of `value`, which the call fills in part or whole.
-        let result = unsafe {
-            libc::getsockopt(self.0.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut len)
-        };
-        checked(result)?;
-        // SAFETY: every byte was set, to zero or by the kernel, and `Plain` types may have any bytes.
-        Ok(unsafe { value.assume_init() })
     }
 
     /// Registers the packet memory; the kernel leaves as much free before each packet as the pool needs. The
@@ -106,13 +78,13 @@ impl Socket {
             flags: 0,
             tx_metadata_len: 0,
         };
-        self.set(libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
+        self.0.set(libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
     }
 
     /// Makes a ring of `size` entries.
     pub(super) fn ring<T: Entry>(&self, kind: Kind, size: u32) -> io::Result<Ring<T>> {
-        self.set(libc::SOL_XDP, kind.option(), &size)?;
-        let offsets: libc::xdp_mmap_offsets = self.get(libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        self.0.set(libc::SOL_XDP, kind.option(), &size)?;
+        let offsets: libc::xdp_mmap_offsets = self.0.get(libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
         let layout = match kind {
             Kind::Receive => offsets.rx,
             Kind::Transmit => offsets.tx,
@@ -139,27 +111,26 @@ impl Socket {
 
     /// Returns true if the driver writes to the packet memory itself.
     pub(super) fn zero_copy(&self) -> bool {
-        let options = self.get::<libc::xdp_options>(libc::SOL_XDP, libc::XDP_OPTIONS);
+        let options = self.0.get::<libc::xdp_options>(libc::SOL_XDP, libc::XDP_OPTIONS);
         options.is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// The kernel's counters.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
-        self.get(libc::SOL_XDP, libc::XDP_STATISTICS)
+        self.0.get(libc::SOL_XDP, libc::XDP_STATISTICS)
     }
 
     /// The error that the socket keeps, such as that its interface went away; asking forgets it.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let code: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
-        Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+        self.0.take_error()
     }
 
     /// The driver is asked for packets when the program asks, not when interrupts come (kernels from 5.11
     /// on).
     pub(super) fn busy_poll(&self, packets: c_int) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1i32)?;
-        self.set(libc::SOL_SOCKET, SO_BUSY_POLL, &20i32)?;
-        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &packets)
+        self.0.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1i32)?;
+        self.0.set(libc::SOL_SOCKET, SO_BUSY_POLL, &20i32)?;
+        self.0.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &packets)
     }
 
     /// Room for packets on their way out, where the kernel copies them: in bytes, and as many a call as it
@@ -167,9 +138,10 @@ impl Socket {
     pub(super) fn send_room(&self, bytes: c_int, at_once: u32) {
         // Both make it faster only.
         let _ = self
+            .0
             .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
-        let _ = self.set(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &at_once);
+            .or_else(|_| self.0.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
+        let _ = self.0.set(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &at_once);
     }
 
     /// Tells the kernel to send what is in the ring.
@@ -195,10 +167,3 @@ pub(super) fn lock_more_memory() {
     // If that fails, registering memory says what to do.
     let _ = setrlimit(Resource::Memlock, Rlimit { current: limits.maximum, ..limits });
 }
-
-/// Types that may have any bytes.
-trait Plain {}
-impl Plain for c_int {}
-impl Plain for libc::xdp_options {}
-impl Plain for libc::xdp_statistics {}
-impl Plain for libc::xdp_mmap_offsets {}

@@ -3,13 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::zeroed;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use libc::c_int;
 
 use crate::af_packet::named;
 use crate::offload::HEADER;
+use crate::socket::{RawSocket, checked};
 
 /// Offloads that the kernel may leave to this program; older kernels know less.
 const OFFLOADS: [u32; 2] = [
@@ -25,10 +26,6 @@ const OFFLOADS: [u32; 2] = [
 /// An open TAP interface.
 #[derive(Debug)]
 pub(super) struct Device(File);
-
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
 
 impl Device {
     /// Makes the interface, or opens it where it is there; one of its queues, where it may have several.
@@ -52,6 +49,7 @@ impl Device {
         checked(unsafe {
             libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads))
         })
+        .map(drop)
     }
 
     /// Senders leave checksums and segmentation to this program.
@@ -110,11 +108,7 @@ impl Device {
 
 /// Brings an interface up, if it isn't.
 pub(super) fn bring_up(name: &str) -> io::Result<()> {
-    // SAFETY: no pointer is passed; the result is checked.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    checked(fd)?;
-    // SAFETY: the descriptor was just made, and nothing else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = RawSocket::new(libc::AF_INET, libc::SOCK_DGRAM)?;
     let mut request = named(name)?;
     // SAFETY: the request reads the name and writes the flags.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &mut request) })?;
@@ -125,5 +119,5 @@ pub(super) fn bring_up(name: &str) -> io::Result<()> {
     }
     request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16;
     // SAFETY: the request reads name and flags.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &mut request) })
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &mut request) }).map(drop)
 }
