@@ -12,7 +12,7 @@ use slipstream_wire::{Flags, FlowKey, LinkType, WideKey, protocol};
 use super::{DENIED, Decided, FirewallStage, HIDDEN, LOGGED, Logged};
 use crate::conntrack::{CtState, Tracked};
 use crate::firewall::ahead::Found;
-use crate::firewall::fields::NO_ICMP;
+use crate::firewall::fields::{NO_ICMP, icmp_word};
 use crate::firewall::{Action, ConnState, PacketFields, Verdict as Fate};
 use crate::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::{FunctionContext, NetworkFunction};
@@ -290,7 +290,7 @@ fn icmp_of(cx: &Context<'_>, frame: &Frame, key: &FlowKey) -> u32 {
     let at = usize::from(frame.info.l4());
     match cx.data(frame).get(at..).unwrap_or_default() {
         [kind, code, ..] if key.protocol() == expected && frame.info.flags() & Flags::FRAGMENT == 0 => {
-            u32::from(*kind) << 8 | u32::from(*code)
+            icmp_word(*kind, *code)
         }
         _ => NO_ICMP,
     }

@@ -25,6 +25,12 @@ pub(super) const PROTO: usize = 6;
 /// In place of type and code: the packet is no ICMP, or a fragment, or its type wasn't captured.
 pub(super) const NO_ICMP: u32 = u32::MAX;
 
+/// Type and code of ICMP in one number: [`PacketFields::icmp`].
+#[inline]
+pub(super) const fn icmp_word(kind: u8, code: u8) -> u32 {
+    (kind as u32) << 8 | code as u32
+}
+
 /// State of a packet's connection, as a connection tracker says; one bit each, so that sets of states are
 /// masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +106,7 @@ impl PacketFields {
     #[inline]
     #[must_use]
     pub fn with_icmp(mut self, kind: u8, code: u8) -> Self {
-        self.icmp = u32::from(kind) << 8 | u32::from(code);
+        self.icmp = icmp_word(kind, code);
         self
     }
 
@@ -186,13 +192,6 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Returns true if the flow key alone decides, for packets whose key has a port other than 0 or a
-    /// protocol without ports.
-    #[must_use]
-    pub const fn only_flow_key(self) -> bool {
-        self.word & !(Flags::PORTS as u32) == 0 && !self.length && !self.state && !self.icmp
-    }
-
     /// The TCP flags that are read, as a mask.
     #[must_use]
     pub const fn tcp_flags(self) -> u8 {

@@ -113,7 +113,7 @@ fn types_of_icmp_by_name_and_number() {
          -A FORWARD -s 10.9.0.0/16 -p icmp -m icmp ! --icmp-type 11/1 -j ACCEPT\n",
     );
     let set = RuleSet::parse_iptables(&text, "FORWARD").unwrap();
-    assert!(set.reads().icmp && !set.reads().only_flow_key());
+    assert!(set.reads().icmp);
     for method in [Method::Linear, Method::Fast] {
         let firewall = Firewall::new(set.clone(), method);
         let line = |packet: &PacketFields| {

@@ -203,26 +203,15 @@ impl Firewall {
     /// Decides about a packet. `passed` is told of every matching rule that is passed on the way: those that
     /// count, log or skip. No limit is ever reached.
     #[inline]
-    pub fn decide(&self, packet: &PacketFields, passed: impl FnMut(u32, &Action)) -> Decision {
-        self.decide_from(self.lookup(packet), packet, passed)
-    }
-
-    /// As [`decide`](Self::decide), where the first matching rule is known already, say from a
-    /// [`DecisionCache`](cache::DecisionCache).
-    #[inline]
-    pub fn decide_from(
-        &self,
-        first: Option<u32>,
-        packet: &PacketFields,
-        mut passed: impl FnMut(u32, &Action),
-    ) -> Decision {
-        self.decide_within(first, packet, |rule, action| {
+    pub fn decide(&self, packet: &PacketFields, mut passed: impl FnMut(u32, &Action)) -> Decision {
+        self.decide_within(self.lookup(packet), packet, |rule, action| {
             passed(rule, action);
             true
         })
     }
 
-    /// As [`decide_from`](Self::decide_from), where `passed` says of each [`Action::Limit`] whether its limit
+    /// As [`decide`](Self::decide), where the first matching rule is known already, say from a
+    /// [`DecisionCache`](cache::DecisionCache), and `passed` says of each [`Action::Limit`] whether its limit
     /// lets the packet go on with the next rule.
     #[inline]
     pub fn decide_within(
@@ -238,7 +227,7 @@ impl Firewall {
         }
     }
 
-    /// As [`decide_from`](Self::decide_from), where the first rule doesn't decide.
+    /// As [`decide_within`](Self::decide_within), where the first rule doesn't decide.
     #[inline(never)]
     fn decide_on(
         &self,

@@ -117,10 +117,11 @@ fn the_first_rule_that_decides_counts() {
     );
     let reads = set.reads();
     assert_eq!((reads.tcp_flags(), reads.tos(), reads.length, reads.state), (0x12, 0xfc, false, true));
-    assert!(!reads.only_flow_key());
-    assert!(RuleSet::parse("allow tcp port 80\ndeny vlan 7").unwrap().reads().only_flow_key());
-    assert!(!RuleSet::parse("allow length 0-100").unwrap().reads().only_flow_key());
-    assert!(!RuleSet::parse("allow fragment").unwrap().reads().only_flow_key());
+    let reads = |text| RuleSet::parse(text).unwrap().reads();
+    let ports = Reads { word: Flags::PORTS.into(), ..Reads::default() };
+    assert_eq!(reads("allow tcp port 80\ndeny vlan 7"), ports);
+    assert_eq!(reads("allow length 0-100"), Reads { length: true, ..Reads::default() });
+    assert_eq!(reads("allow fragment"), Reads { word: Flags::FRAGMENT.into(), ..Reads::default() });
 }
 
 #[test]
