@@ -118,7 +118,8 @@ pub enum Value {
 }
 
 /// A mistake in a value: the cause, its place (bytes from the start), and a way to mend it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct Wrong {
     /// The fault.
     pub message: String,

@@ -17,7 +17,7 @@ mod synth;
 mod top;
 
 use serde_json::Value;
-use slipstream::io::capture::{CaptureReader, Notes};
+use slipstream::io::capture::{CaptureReader, Damage, Notes};
 use slipstream_report::{Table, plural};
 use tracing::warn;
 
@@ -63,12 +63,17 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
 pub(crate) fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<u64>> {
     report_times(reader.name(), reader.notes());
     let Some(damage) = reader.damage() else { return Ok(None) };
-    let what = format!("{}: damaged at byte {}: {}", reader.name(), damage.byte, damage.what);
-    if strict {
-        anyhow::bail!("{what} (--strict)");
-    }
-    warn!("{what}; the packets before it were used");
+    tell_damage(reader.name(), damage, strict)?;
     Ok(Some(damage.byte))
+}
+
+/// Warns of damage to a capture; with `--strict` it is an error.
+fn tell_damage(file: &str, damage: &Damage, strict: bool) -> anyhow::Result<()> {
+    if strict {
+        anyhow::bail!("{file}: {damage} (--strict)");
+    }
+    warn!("{file}: {damage}; the packets before it were used");
+    Ok(())
 }
 
 /// Says that packets of a capture have other times than it gives, or none of their own.

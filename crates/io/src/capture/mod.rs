@@ -101,7 +101,8 @@ pub enum Compression {
 }
 
 /// Damage to a file, and its place; everything before it is good.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("damaged at byte {byte}: {what}")]
 pub struct Damage {
     /// Byte (of the decompressed stream) at which the first record or block that could not be read begins.
     pub byte: u64,

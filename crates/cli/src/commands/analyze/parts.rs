@@ -10,7 +10,7 @@ use slipstream::text_file;
 use slipstream_trace::{Config, Ending, MergeError, Opening, Place, Stretch, StretchAnalyzer};
 use tracing::warn;
 
-use super::super::{Outcome, report_damage, report_times};
+use super::super::{Outcome, report_damage, report_times, tell_damage};
 use super::read::LOOK_EVERY;
 use super::{Analyzed, Output};
 use crate::check;
@@ -57,7 +57,7 @@ pub(super) fn analyze(
         Input::Capture(reader) if !is_stream(path) => {
             drop(reader);
             let (stretch, read) = read_span(path, span, config, how)?;
-            tell_damage(&file, &read, args.damage.strict)?;
+            report(&file, &read, args.damage.strict)?;
             stretch
         }
         input => read_stream(input, span, config, &file, args.damage.strict)?,
@@ -124,15 +124,10 @@ fn read_span(path: &Path, span: Span, config: &Config, how: How) -> anyhow::Resu
     Ok((analyzer.finish(place), read))
 }
 
-fn tell_damage(file: &str, read: &SpanRead, strict: bool) -> anyhow::Result<()> {
+/// Says what is wrong with the packets of a span, as [`report_damage`] does of a capture.
+fn report(file: &str, read: &SpanRead, strict: bool) -> anyhow::Result<()> {
     report_times(file, read.notes);
-    let Some(damage) = &read.damage else { return Ok(()) };
-    let what = format!("{file}: damaged at byte {}: {}", damage.byte, damage.what);
-    if strict {
-        bail!("{what} (--strict)");
-    }
-    warn!("{what}; the packets before it were used");
-    Ok(())
+    read.damage.as_ref().map_or(Ok(()), |damage| tell_damage(file, damage, strict))
 }
 
 /// A trace from a pipe, or one that is made: it has one part, and parts in which nothing is left.
