@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+/// A second, in nanoseconds.
+pub const SECOND: u64 = 1_000_000_000;
+
 /// A point in time, in nanoseconds since the Unix epoch, or since the start of a clock that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
@@ -27,6 +30,6 @@ impl Nanos {
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+        write!(f, "{}.{:09}", self.0 / SECOND, self.0 % SECOND)
     }
 }

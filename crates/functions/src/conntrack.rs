@@ -14,9 +14,9 @@ use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use super::table::{Full, Key, Links, NONE};
-use super::tcp_state::{Direction, RST, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
+use super::tcp_state::{Direction, RST, Step, TcpState, TcpTimeouts, is_plausible};
 use slipstream_core::settings::{self, Setting, Settings};
-use slipstream_core::time::Nanos;
+use slipstream_core::time::{Nanos, SECOND};
 
 #[path = "conntrack_packet.rs"]
 pub(crate) mod packet;

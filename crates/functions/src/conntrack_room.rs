@@ -5,10 +5,10 @@
 //! or, where the host that is flooded answers, with those that went no further: these make room, the oldest
 //! first. A connection of which both ends showed that they are there stays.
 
-use super::super::tcp_state::{SECOND, TcpState};
+use super::super::tcp_state::TcpState;
 use super::{Connection, Tracked, is_tcp};
 use slipstream_core::table::{Full, Key, Linked, Links, Queue, Table};
-use slipstream_core::time::Nanos;
+use slipstream_core::time::{Nanos, SECOND};
 use slipstream_wire::protocol::UDP;
 
 /// Classes of connections by the evidence of their ends, in the order in which connections are displaced.

@@ -5,7 +5,7 @@
 //! that may be an answer to something that was not seen (a SYN on an open connection) is let through and
 //! moves nothing. Sequence numbers are not tracked.
 
-use slipstream_core::time::Nanos;
+use slipstream_core::time::{Nanos, SECOND};
 
 /// FIN of a TCP header's flags.
 pub const FIN: u8 = 0x01;
@@ -231,9 +231,6 @@ pub struct TcpTimeouts {
     /// [`TcpState::Close`].
     pub close: u64,
 }
-
-/// A second, in nanoseconds.
-pub const SECOND: u64 = 1_000_000_000;
 
 impl TcpTimeouts {
     /// As Linux's connection tracking has them by default.

@@ -7,8 +7,8 @@ use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType}
 use slipstream_core::registry::{Meets, Need, Partner, Properties, need};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::DropReason;
+use slipstream_core::time::SECOND;
 
-const SECOND: u64 = 1_000_000_000;
 /// Ports that a bridge may have.
 const MAX_PORTS: usize = 64;
 

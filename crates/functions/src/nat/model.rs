@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::tcp_state::{ACK, Direction, FIN, RST, SECOND, SYN, Step, TcpState};
+use crate::tcp_state::{ACK, Direction, FIN, RST, SYN, Step, TcpState};
 use slipstream_core::table::NONE;
+use slipstream_core::time::SECOND;
 
 const PORTS: std::ops::RangeInclusive<u16> = 2000..=2004;
 const POOL: [u32; 2] = [0xc000_0201, 0xc000_0202];

@@ -4,13 +4,12 @@ use proptest::prelude::*;
 
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Context, Observe};
+use slipstream_core::time::SECOND;
 use slipstream_wire::LinkType;
 
 use super::super::{DropReason, FEW, Kind, LOOK, Packet, Verdict, WAIT_FOR_ROOM};
 use super::*;
 use crate::{FunctionContext, NetworkFunction};
-
-const SECOND: u64 = 1_000_000_000;
 
 /// The last byte of an IPv4 address.
 fn octet(address: IpAddr) -> u8 {

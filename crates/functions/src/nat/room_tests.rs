@@ -2,8 +2,9 @@
 
 use super::tests::{A, B, EXT, NOW, R, config, expect, read, send};
 use super::*;
-use crate::tcp_state::{ACK, RST, SECOND, SYN};
+use crate::tcp_state::{ACK, RST, SYN};
 use crate::test_packets::{echo, error, ipv4, tcp, udp};
+use slipstream_core::time::SECOND;
 
 /// Strangers send to an open mapping from more endpoints than there are sessions, for longer than its timer:
 /// no inside host notices, and the mapping ends when it would have ended.

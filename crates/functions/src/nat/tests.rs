@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tcp_state::{ACK, FIN, RST, SECOND, SYN, TcpTimeouts};
+use crate::tcp_state::{ACK, FIN, RST, SYN, TcpTimeouts};
 use crate::test_packets::{echo, error, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
+use slipstream_core::time::SECOND;
 
 pub(super) const A: u32 = 0x0a00_0001;
 pub(super) const B: u32 = 0x0a00_0002;

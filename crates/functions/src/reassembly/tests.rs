@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use slipstream_wire::{LinkType, classify};
 
 use super::*;
-use crate::tcp_state::SECOND;
 use crate::test_packets::{filled, ipv4, ipv4_fragment, ipv6, is_right, tcp, udp};
 use slipstream_core::frame::Info;
 use slipstream_core::pool::PacketMeta;
+use slipstream_core::time::SECOND;
 
 const START: Nanos = Nanos(1 << 60);
 const A: u32 = 0x0a00_0001;

@@ -20,9 +20,8 @@ use slipstream_core::registry::{Attachment, Meets, Need, Partner, Properties, ne
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
 use slipstream_core::stage::{DropReason, Drops};
-use slipstream_core::time::Nanos;
+use slipstream_core::time::{Nanos, SECOND};
 
-const SECOND: u64 = 1_000_000_000;
 const INTERFACE: &str = "NAME ADDRESS/LENGTH… [ETHERNET ADDRESS] [mtu BYTES]";
 
 /// The stage type.

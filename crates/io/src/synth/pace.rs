@@ -3,9 +3,7 @@
 use super::config::{Arrivals, SynthConfig};
 use super::random::Rng;
 use super::text::Rate;
-
-/// A second in nanoseconds.
-const SECOND: u64 = 1_000_000_000;
+use slipstream_core::time::SECOND;
 
 /// Gives each packet its time.
 #[derive(Clone, Debug)]
