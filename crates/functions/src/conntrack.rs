@@ -143,7 +143,7 @@ impl Connection {
 pub struct Seen {
     /// State of the packet.
     pub state: CtState,
-    /// Which way it goes.
+    /// The way that it goes.
     pub direction: Direction,
     id: u32,
     step: Step,

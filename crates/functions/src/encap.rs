@@ -10,7 +10,7 @@ use super::bytes::be16;
 use super::fragment::{self, Fragment};
 use slipstream_core::pool::Lengths;
 
-/// Why a packet can't be encapsulated.
+/// The reason why a packet can't be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncapError {
     /// With the outer header it is longer than the link takes (or than any IPv4 packet), and may not be

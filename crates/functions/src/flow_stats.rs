@@ -27,7 +27,7 @@ pub struct Observed {
     pub last: Nanos,
 }
 
-/// Why a record ends (flowEndReason, RFC 5102 §5.11.3).
+/// The reason why a record ends (flowEndReason, RFC 5102 §5.11.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EndReason {
@@ -58,7 +58,7 @@ pub struct FlowRecord {
     pub tcp_flags: u8,
     /// TOS or traffic class of the first.
     pub tos: u8,
-    /// Why it ends.
+    /// The reason why it ends.
     pub reason: EndReason,
 }
 

@@ -84,7 +84,7 @@ impl Message {
     }
 }
 
-/// Why a packet gets no answer.
+/// The reason why a packet gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Silent {
     /// It is an ICMP error itself, or a redirect.

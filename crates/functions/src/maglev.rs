@@ -21,7 +21,7 @@ pub struct Member {
     pub weight: u32,
 }
 
-/// Why there is no table.
+/// The reason why there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MaglevError {
     /// The size is no prime: orders of preference would not reach all places.

@@ -46,7 +46,7 @@ pub enum Marker {
     },
 }
 
-/// Why numbers make no meter.
+/// The reason why numbers make no meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeterError {
     /// A rate of 0.

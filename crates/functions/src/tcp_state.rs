@@ -40,7 +40,7 @@ pub const fn is_plausible(flags: u8) -> bool {
     )
 }
 
-/// Which way a packet goes: as the first packet of its connection did, or back.
+/// The way that a packet goes: as the first packet of its connection did, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the end that opened the connection.

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
-/// Why memory can't be locked.
+/// The reason why memory can't be locked.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// The process may lock so much only.

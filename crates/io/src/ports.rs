@@ -300,7 +300,7 @@ impl CaptureStage {
             None => by(&mut self.sink),
         };
         match written {
-            // Who reads stdout may have seen enough, as in `… | head`.
+            // A reader of stdout may have seen enough, as in `… | head`.
             Err(error) if error.reader_left_stdout() => Ok(()),
             written => Ok(written?),
         }
@@ -314,7 +314,7 @@ impl CaptureStage {
         self.failed = Some(error);
     }
 
-    /// Why it can't write now, unless nobody minds.
+    /// The reason why it can't write now, unless nobody minds.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let error = self.failed.as_ref().filter(|error| !error.reader_left_stdout())?;

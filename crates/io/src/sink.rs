@@ -58,7 +58,7 @@ impl Sink for NullSink {
     }
 }
 
-/// Which time is written with a packet.
+/// The time that is written with a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stamp {
     /// The time of its release; never decreasing.
@@ -218,7 +218,7 @@ impl CaptureSink {
         if let Some(writer) = self.writer.take()
             && self.stays
         {
-            // Why it can't be completed has been said.
+            // The reason why it can't be completed has been said.
             let _ = self.close(writer);
         }
     }

@@ -47,7 +47,7 @@ impl Flags {
     }
 }
 
-/// Why a frame has no flow key. Such a frame is passed through untouched.
+/// The reason why a frame has no flow key. Such a frame is passed through untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Skip {
     /// Not IP: ARP, LLDP, MPLS, PPPoE, an 802.3 length, an IP ethertype over a different version.
@@ -73,7 +73,7 @@ impl fmt::Display for Skip {
 
 impl core::error::Error for Skip {}
 
-/// Which IP header the flow key comes from.
+/// The IP header that the flow key comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
     /// The outermost IP header.

@@ -43,7 +43,7 @@ impl WideKey {
     pub const MAX_TAGS: usize = 10;
 }
 
-/// Why parts make no flow key.
+/// The reason why parts make no flow key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// More VLAN tags than [`WideKey::MAX_TAGS`].

@@ -91,7 +91,7 @@ pub enum Request {
     Save,
 }
 
-/// Why a line is no request.
+/// The reason why a line is no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RequestError(String);

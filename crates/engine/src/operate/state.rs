@@ -26,7 +26,7 @@ const HEADER: usize = 24;
 const CRC: usize = 4;
 const TABLE: usize = 12;
 
-/// Why bytes are no state.
+/// The reason why bytes are no state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// It begins otherwise.

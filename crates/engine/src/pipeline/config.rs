@@ -238,7 +238,7 @@ impl Plan {
         plan.done(findings, Vec::new())?.with_ends(input.is_some(), output.is_some())
     }
 
-    /// Why it runs on one thread where it is live, as far as settings say so. A run on several
+    /// The reason why it runs on one thread where it is live, as far as settings say so. A run on several
     /// [workers](crate::runtime::Driver::workers) is refused only once its ports are open, and other
     /// processes may have come to them by then.
     #[must_use]
@@ -330,7 +330,7 @@ impl Plan {
         (stage.kind.build)(&stage.settings, &site)
     }
 
-    /// What keeps a stage from being made, at its place.
+    /// The mistake that keeps a stage from being made, at its place.
     pub(crate) fn finding(&self, stage: &PlannedStage, error: BuildError) -> Finding {
         let about = |name| stage.kind.settings.iter().find(|setting| setting.name == name);
         // A rule that stands where its file should, say.

@@ -50,7 +50,7 @@ impl FlowContextSettings {
         }
     }
 
-    /// Why contexts as planned can't be had, if they can't: the arithmetic.
+    /// The reason why contexts as planned can't be had, if they can't: the arithmetic.
     pub(crate) fn refuses(&self, plan: &FlowContextPlan) -> Option<(String, String)> {
         let needed = plan.memory + plan.long_keys;
         if needed <= self.memory || plan.places.is_empty() {

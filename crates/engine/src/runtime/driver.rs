@@ -551,7 +551,7 @@ impl Driver {
                 counters,
             }
         };
-        // What was read of a capture ahead of its time has not come.
+        // Packets that were read from a capture ahead of their time have not come.
         let ahead = run.feeds.iter().map(|feed| feed.waiting() as u64).sum();
         let report = RunReport {
             sources: self.pipeline.heads.iter().zip(&run.feeds).map(source).collect(),

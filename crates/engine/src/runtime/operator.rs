@@ -128,7 +128,7 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         lock(&self.shared.runs).retain(|(_, run)| !Arc::ptr_eq(run, &self.inbox));
-        // Who waits for an answer is to hear that there will be none.
+        // A caller that waits for an answer is to hear that there will be none.
         lock(&self.inbox.visits).clear();
     }
 }

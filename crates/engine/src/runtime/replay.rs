@@ -21,7 +21,7 @@ use crate::stages::with_heavy_flows;
 /// Told now and then how far a replay is, as a share of 1 where that is known; says whether to go on.
 pub type Tick<'a> = dyn FnMut(Option<f64>) -> ControlFlow<()> + 'a;
 
-/// Why a replay ended early.
+/// The reason why a replay ended early.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// The input can't be read on, or the output can't be written.

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::graph::StageReport;
 use super::service_time::ServiceTimeReport;
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// An input can't be read on.
@@ -55,7 +55,7 @@ pub enum RunError {
     Core {
         /// The core or priority, in words.
         what: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A worker thread ended before its work did.

@@ -75,7 +75,7 @@ pub(super) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// Which begins now.
+    /// A measurement that begins now.
     pub(super) fn new(driver: &Driver) -> Result<Self, RunError> {
         if driver.pipeline.heads.len() > 1 {
             return Err(RunError::ServiceTime);

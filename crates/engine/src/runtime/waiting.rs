@@ -43,7 +43,7 @@ const LONG: u64 = 1_000_000;
 const TRIAL: u32 = 256;
 /// A trial that takes longer, in ns, says nothing: packets have ceased to come.
 const TRIAL_MOST: u64 = 100_000_000;
-/// What a packet takes in one way follows trials by 1/4.
+/// The time that a packet takes in one way follows trials by 1/4.
 const TRIAL_WEIGHT: u64 = 4;
 /// One trial in so many is of the way that is not the better one.
 const OTHER_EVERY: u32 = 32;
@@ -75,7 +75,7 @@ enum Way {
     Naps,
 }
 
-/// What the two ways take.
+/// The times that the two ways take.
 #[derive(Clone, Debug)]
 struct Trials {
     way: Way,
@@ -108,7 +108,7 @@ impl Trials {
             *ns = if *ns == 0 { here } else { (*ns * (TRIAL_WEIGHT - 1) + here) / TRIAL_WEIGHT };
             self.n = self.n.wrapping_add(1);
         }
-        // What was found at another rate says little about this one.
+        // Trials at another rate say little about this one.
         if gap > 2 * self.gap || 2 * gap < self.gap {
             (*woken, *naps, self.gap) = (0, 0, gap);
         }
@@ -128,7 +128,7 @@ impl Trials {
     }
 }
 
-/// What waiting awake takes, for each of some times after which the thread would fall asleep: parts of the
+/// The cost of waiting awake, for each of some times after which the thread would fall asleep: parts of the
 /// cost of a sleep.
 #[derive(Clone, Debug)]
 struct Awake {

@@ -57,7 +57,7 @@ pub(super) const DELAY: StageType = StageType {
     ],
     properties: Properties {
         holds: true,
-        // Which packet leaves early depends on all that are held.
+        // All packets that are held have a say in which one leaves early.
         ..Properties::new(|_| Meets::Everything)
     },
     build,

@@ -58,7 +58,7 @@ impl<F: Family> Block<F> {
         &self.word
     }
 
-    /// Which of the rules match, as bits, but for conditions that are kept elsewhere.
+    /// The rules that match, as bits, but for conditions that are kept elsewhere.
     #[inline(always)]
     pub(super) fn matching(&self, asked: &Asked<F>) -> u32 {
         let ([value, mask], [first, more]) = (self.word, self.ports);

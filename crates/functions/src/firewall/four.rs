@@ -51,7 +51,7 @@ mod sse2 {
             Self(unsafe { _mm_or_si128(self.0, other) })
         }
 
-        /// Which words are 0, as bits.
+        /// The words that are 0, as bits.
         #[inline(always)]
         pub(in super::super) fn zeros(self) -> u32 {
             // SAFETY: every x86-64 has these instructions.
@@ -106,7 +106,7 @@ mod plain {
             self.with(other, |a, b| a | b)
         }
 
-        /// Which words are 0, as bits.
+        /// The words that are 0, as bits.
         #[inline(always)]
         pub(in super::super) fn zeros(self) -> u32 {
             let [a, b, c, d] = self.0.map(|word| u32::from(word == 0));

@@ -44,7 +44,7 @@ pub(super) struct Match {
     pub(super) six: Option<(bool, Word)>,
 }
 
-/// Why a rule can't be used.
+/// The reason why a rule can't be used.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) error: RuleError,

@@ -34,7 +34,7 @@ pub enum Action {
     /// Goes on with the next rule as long as a limit lets it, and with a later one where the limit is
     /// reached.
     Limit {
-        /// Which of the rule set's limits.
+        /// Its number among the rule set's limits.
         limit: u32,
         /// The index of the later rule; the number of rules where none follows.
         to: u32,

@@ -50,7 +50,7 @@ pub struct Bridge {
     until: Nanos,
 }
 
-/// Who sent a frame, and to whom.
+/// The sender of a frame, and its receiver.
 fn stations(data: &[u8]) -> Option<(Station, Station)> {
     let vlan = if is_vlan(be16(data, 12)?) { be16(data, 14)? & 0xfff } else { 0 };
     let to = Station { vlan, mac: *data.first_chunk()? };

@@ -7,8 +7,8 @@ use ipnet::Ipv4Net;
 
 use crate::tcp_state::TcpTimeouts;
 
-/// Who outside may send to a mapping (RFC 4787 §5). Static mappings are open to everybody: a firewall is the
-/// place to restrict them.
+/// Senders outside that may send to a mapping (RFC 4787 §5). Static mappings are open to everybody: a
+/// firewall is the place to restrict them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filtering {
     /// Anybody: most transparent to applications.
@@ -20,7 +20,7 @@ pub enum Filtering {
     AddressAndPortDependent,
 }
 
-/// Which address of the pool an inside host gets (RFC 4787 §4.1).
+/// The address of the pool that an inside host gets (RFC 4787 §4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
     /// Always the same one; when it has no port left the packet is dropped, though others may have.
@@ -77,9 +77,9 @@ pub struct NatConfig {
     pub identifiers: RangeInclusive<u16>,
     /// Static mappings.
     pub statics: Vec<StaticMapping>,
-    /// Who may send to a mapping.
+    /// The senders that may send to a mapping.
     pub filtering: Filtering,
-    /// Which external address a host gets.
+    /// The external address that a host gets.
     pub pooling: Pooling,
     /// True if inside hosts reach each other by external endpoints (RFC 4787 REQ-9).
     pub hairpin: bool,
@@ -108,7 +108,7 @@ pub struct NatConfig {
     pub choices: u64,
 }
 
-/// Why a configuration makes no NAT.
+/// The reason why a configuration makes no NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatConfigError {
     /// No pool and no static mapping.

@@ -19,7 +19,7 @@ struct Mapping {
     external: NarrowKey,
     /// Sessions that it has.
     sessions: u32,
-    /// Which of the pool's addresses it is.
+    /// Its number among the pool's addresses.
     pool_index: u32,
     /// The inside host that has it.
     host: u32,
@@ -39,7 +39,7 @@ struct Host {
     sessions: u32,
     /// Its mappings by [`PortSpace`].
     mappings: [u32; 3],
-    /// Which of the pool's addresses its latest mapping is of.
+    /// The number of its latest mapping's address among those of the pool.
     pool_index: u32,
 }
 

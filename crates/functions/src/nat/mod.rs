@@ -80,7 +80,7 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// Which side of the NAT a packet came from.
+/// The side of the NAT that a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// From inside.

@@ -8,7 +8,7 @@ use ipnet::Ipv6Net;
 
 use crate::bytes::{be16, be128, put};
 
-/// Why two prefixes can't stand for each other.
+/// The reason why two prefixes can't stand for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nptv6Error {
     /// Longer than 64 bits: no place for the difference that is not an interface's (RFC 6296 §3.5).

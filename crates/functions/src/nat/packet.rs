@@ -97,7 +97,7 @@ pub struct Packet {
     pub tcp_flags: u8,
 }
 
-/// Why a packet can't be read.
+/// The reason why a packet can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Not IPv4, or a header length that can't be.
@@ -134,7 +134,7 @@ impl Packet {
         let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
         let [p0, p1, p2, p3, _, _, _, _, _, _, _, _, _, flags] = ports;
         let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0 && spans(u16::from_be_bytes([*l0, *l1]), 34);
-        // Which of the two it is, is not asked here: that would be a guess.
+        // It is not asked here which of the two it is: that would be a guess.
         if *first != 0x45 || !whole || !((*protocol == TCP) | (*protocol == UDP)) {
             return None;
         }

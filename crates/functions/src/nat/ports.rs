@@ -112,7 +112,7 @@ impl PortSpace {
     }
 }
 
-/// Which searches found no port, by protocol: those for inside ports below 1024, and those for the others.
+/// The searches that found no port, by protocol: those for inside ports below 1024, and those for the others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Vain([[bool; 2]; 3]);
 

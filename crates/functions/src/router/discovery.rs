@@ -84,7 +84,8 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
     match *message.first()? {
         SOLICITATION => {
             let source = options.link_layer(1);
-            // Who has no address yet asks the group of the address that it would have, and can't be told.
+            // A host that has no address yet asks the group of the address that it would have, and can't
+            // be told.
             if src.is_unspecified() && (source.is_some() || dst != solicited_node(target).0) {
                 return None;
             }

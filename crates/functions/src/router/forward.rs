@@ -11,7 +11,7 @@ use slipstream_core::frame::Frame;
 use slipstream_core::pool::{Lengths, Pool};
 use slipstream_core::stage::{Context, DropReason, Verdict};
 
-/// Why a packet is not forwarded as it is.
+/// The reason why a packet is not forwarded as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// Dropped; its sender may be told.

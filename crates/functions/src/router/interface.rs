@@ -64,7 +64,7 @@ pub struct Interface {
     pub proxied: Vec<IpNet>,
 }
 
-/// Why a text describes no interfaces of a router.
+/// The reason why a text describes no interfaces of a router.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterfaceError {
     /// Nothing is there.

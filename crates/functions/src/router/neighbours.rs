@@ -73,7 +73,7 @@ pub(super) struct Neighbour {
     permanent: bool,
     /// Packets went to it, or a route names it: it did more than ask for the router.
     needed: bool,
-    /// Which questions belong to the present state.
+    /// The questions that belong to the present state.
     pub(super) serial: u32,
     /// Until when the answer counts.
     until: Nanos,

@@ -29,7 +29,8 @@ const IPV6_HEADER: usize = 40;
 /// Time to live of what the router sends.
 const LIVES: u8 = 64;
 
-/// Why the extension headers of an IPv6 packet have the router not take it, and what its sender is told.
+/// The reason why the extension headers of an IPv6 packet have the router not take it, and what its
+/// sender is told.
 type Refused = (DropReason, Option<Message>);
 
 /// Checks the extension headers of a packet for the router in their order (RFC 8200 §4.1): the options, and

@@ -76,7 +76,7 @@ impl Router {
     #[inline(never)]
     pub(super) fn announce(&mut self, fx: &mut FunctionContext<'_, '_>) {
         let new = std::mem::take(&mut self.unannounced);
-        // Who would ask for them, and switches between, know where first.
+        // Hosts that would ask for them, and switches between, know where first.
         if new.iter().any(|(_, net)| net.addr().is_ipv6()) {
             self.report_all(fx);
             self.reports_again = Nanos(fx.cx.now.0.saturating_add(REPORT_INTERVAL));

@@ -248,7 +248,7 @@ impl Export {
                 self.lost += 1;
                 self.trouble = Some(not_written(path, &error).0);
             }
-            // What waits in a buffer is not written yet.
+            // Records that wait in a buffer are not written yet.
             Ok(()) if matches!(out, Some(Out::Whole(_))) => {}
             Ok(()) => self.trouble = None,
         }

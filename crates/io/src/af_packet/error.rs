@@ -5,7 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why a live port can't be opened or used any more.
+/// The reason why a live port can't be opened or used any more.
 #[derive(Debug, Error)]
 pub enum PortError {
     /// There is no interface of this name.

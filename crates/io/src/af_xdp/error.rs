@@ -5,7 +5,7 @@ use std::io;
 use slipstream_core::source::SourceError;
 use thiserror::Error;
 
-/// Why an AF_XDP port can't be opened or used any more.
+/// The reason why an AF_XDP port can't be opened or used any more.
 #[derive(Debug, Error)]
 pub enum XdpError {
     /// There is no interface of this name.

@@ -154,8 +154,8 @@ impl Sender {
         }
         let mut unread = self.transmit.unread();
         if unread == 0 && self.down {
-            // Who waits for packets has the kernel send, too: so the ring may be empty, and the interface up
-            // again.
+            // A thread that waits for packets has the kernel send, too: so the ring may be empty, and the
+            // interface up again.
             self.down = self.socket.wake_to_send().is_err();
         }
         while unread > 0 {

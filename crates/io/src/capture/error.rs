@@ -8,8 +8,8 @@ use std::path::Path;
 use super::{Format, MAX_CAPTURED};
 use slipstream_core::time::Nanos;
 
-/// Why a capture can't be read or written. One variant per cause; each names the file, and what to do about
-/// it where that is known.
+/// The reason why a capture can't be read or written. One variant per cause; each names the file, and
+/// what to do about it where that is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {

@@ -192,7 +192,7 @@ impl CaptureReader {
                 Framing::Over => return Ok(false),
             };
             let gone_on = match &mut self.framing {
-                // Who is to wait for a packet takes in what comes before it.
+                // A caller that is to wait for a packet takes in what comes before it.
                 Framing::PcapNg(ng) if lacks == 0 => {
                     match ng.pass(&mut self.window, &mut self.interfaces, &mut self.notes) {
                         Ok(true) => continue,

@@ -18,7 +18,7 @@ const CHUNK: usize = 256 * 1024;
 /// Bytes that are read behind a part of a file at least.
 const MORE: usize = 4096;
 
-/// Why no record came out.
+/// The reason why no record came out.
 pub(super) enum Stop {
     /// The stream is over, at the end of a record.
     End,

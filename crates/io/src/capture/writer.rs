@@ -449,7 +449,7 @@ impl CaptureWriter {
         }
     }
 
-    /// Why a packet can't be written.
+    /// The reason why a packet can't be written.
     #[cold]
     fn refused(&self, interface: u32, len: usize) -> CaptureError {
         let (file, packet, known) = (self.name.clone(), self.summary.packets + 1, self.interfaces.len());

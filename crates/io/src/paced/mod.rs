@@ -95,7 +95,7 @@ impl Cost {
     }
 }
 
-/// Why the frames of a capture can't be sent.
+/// The reason why the frames of a capture can't be sent.
 #[derive(Debug, Error)]
 pub enum PacedError {
     /// It can't be read.

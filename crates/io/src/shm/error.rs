@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a shared-memory port can't be opened or used any more.
+/// The reason why a shared-memory port can't be opened or used any more.
 #[derive(Debug, Error)]
 pub enum ShmError {
     /// The file has something else in it.
@@ -21,7 +21,7 @@ pub enum ShmError {
     NotPrivate {
         /// The file.
         path: PathBuf,
-        /// Who has it, or who may use it.
+        /// The reason: who has it, or who may use it.
         why: String,
     },
     /// Made by another version of this program.

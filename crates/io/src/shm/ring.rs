@@ -116,7 +116,7 @@ impl Control {
     }
 }
 
-/// Why a packet can't be put in.
+/// The reason why a packet can't be put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// There is no room now.

@@ -72,7 +72,7 @@ pub struct Sender {
     pub(super) producer: Producer,
     when_full: WhenFull,
     counts: SendCounts,
-    /// Which dropped packets the other side is to be told of, where it listens.
+    /// The dropped packets that the other side is to be told of, where it listens.
     parked: Option<Arc<Parked>>,
     /// When to try again to tell it.
     tell: Nanos,

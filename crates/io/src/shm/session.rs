@@ -187,7 +187,7 @@ impl Session {
         let gone = match (named, self.file.metadata()) {
             (Ok(named), Ok(file)) => (named.dev(), named.ino()) != (file.dev(), file.ino()),
             (Err(error), _) => error.kind() == io::ErrorKind::NotFound,
-            // Who can't ask doesn't know.
+            // A process that can't ask doesn't know.
             (Ok(_), Err(_)) => false,
         };
         if gone { Err(ShmError::Removed(self.path.clone())) } else { Ok(()) }
@@ -257,8 +257,8 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Why a file of this owner and mode is not for the processes of user `ours` alone, if it isn't. Whoever has
-/// it open already keeps it, so that to change its mode would be no help.
+/// The reason why a file of this owner and mode is not for the processes of user `ours` alone, if it
+/// isn't. Whoever has it open already keeps it, so that to change its mode would be no help.
 fn not_private(owner: u32, mode: u32, ours: u32) -> Option<String> {
     if owner != ours {
         return Some(format!("belongs to user {owner}, and this process to user {ours}"));

@@ -17,7 +17,7 @@ pub enum Profile {
     Campus,
 }
 
-/// Which flow sends the next run.
+/// The choice of the flow that sends the next run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -94,7 +94,7 @@ pub struct SynthConfig {
     /// Spatial locality factor: mean number of packets in a run, 1 to 1,000,000. With one flow the whole
     /// trace is one run all the same. Default: 1.
     pub slf: f64,
-    /// Which flow sends the next run. Default: random.
+    /// The choice of the flow that sends the next run. Default: random.
     pub order: Order,
     /// The distribution of the lengths of runs. Default: fixed.
     pub train: TrainModel,

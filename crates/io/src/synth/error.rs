@@ -2,7 +2,7 @@
 
 use super::config::{MAX_COPIES, MAX_FLOWS, MAX_FRAME, MIN_FRAME};
 
-/// Why no traffic can be made from these settings.
+/// The reason why no traffic can be made from these settings.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SynthError {
@@ -63,7 +63,7 @@ pub enum SynthError {
     /// A share that is not between 0 and 1.
     #[error("{setting}: a share of {share} is not in 0..=1")]
     Share {
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
         /// As given.
         share: f64,
@@ -102,7 +102,7 @@ pub enum SynthError {
     /// Text that can't be read as a setting.
     #[error("{setting}: can't read {text:?}; {expected}")]
     Text {
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
         /// As given.
         text: String,

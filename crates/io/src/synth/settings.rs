@@ -67,7 +67,7 @@ impl SynthConfig {
     }
 }
 
-/// What is wrong with settings that are refused, with the name of the setting: each is tried alone.
+/// The mistakes in settings that are refused, with the name of the setting: each is tried alone.
 fn blamed(map: &Map<String, Value>, all: &serde_json::Error) -> String {
     for (key, value) in map {
         let alone = Map::from_iter([(key.clone(), value.clone())]);

@@ -10,7 +10,7 @@ const SNAP_LEN: u32 = 262_144;
 /// Packets until [`Synth::write_to`] asks again whether to go on.
 const ASK_EVERY: u64 = 1 << 16;
 
-/// What was made.
+/// The traffic that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Made {
     /// Packets.

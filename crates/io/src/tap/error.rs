@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::link::number_of;
 use crate::netlink::Description;
 
-/// Why a TAP interface can't be opened or used any more.
+/// The reason why a TAP interface can't be opened or used any more.
 #[derive(Debug, Error)]
 pub enum TapError {
     /// The kernel has no TAP interfaces.

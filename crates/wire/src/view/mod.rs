@@ -41,7 +41,7 @@ pub use tcp_option::{SackBlocks, TcpOption, TcpOptions};
 pub use tunnel::{Geneve, Gre, Vxlan};
 pub use udp::Udp;
 
-/// Why bytes are no such header.
+/// The reason why bytes are no such header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// Fewer bytes than the header has.

@@ -35,7 +35,7 @@ view! {
         }
         holds(bytes, gre_header(flags))
     };
-    /// Which optional fields there are, and the version.
+    /// The optional fields that there are, and the version.
     flags: u16 = field::GRE_FLAGS;
     /// Ethertype of the payload; 0x6558 for an Ethernet frame.
     protocol, set_protocol: u16 = field::GRE_PROTOCOL;

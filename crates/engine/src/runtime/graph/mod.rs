@@ -170,7 +170,7 @@ pub struct Pipeline {
     ways: Vec<Vec<usize>>,
     /// The nodes from which packets may come to each.
     before: Vec<Vec<usize>>,
-    /// Which nodes were told that nothing more will come.
+    /// The nodes that were told that nothing more will come.
     told: Vec<bool>,
     /// Batches that go back to an earlier stage or on to another section.
     later: Later,

@@ -123,7 +123,7 @@ mod tests {
             }
             let twin = (arrivals.frames.clone(), arrivals.keys.clone(), arrivals.first, arrivals.positions.clone());
             let mut packed = Packed::default();
-            // What was in it before is gone.
+            // The packets in it before are gone.
             let _ = packed.pack(&mut Arrivals {
                 frames: vec![Frame::unclassified(Nanos(9), BufId(9), 9)],
                 keys: [FlowKey::Wide(WideKey([9; 7]))].into_iter().collect(),

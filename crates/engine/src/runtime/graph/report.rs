@@ -22,7 +22,7 @@ pub struct StageReport {
     pub drops: Drops,
     /// Packets that it holds.
     pub held: u64,
-    /// Why it can't write now what it writes outside of the pipeline.
+    /// The reason why it can't write now what it writes outside of the pipeline.
     pub trouble: Option<String>,
     /// Its own report, if it makes one.
     pub report: Option<serde_json::Value>,

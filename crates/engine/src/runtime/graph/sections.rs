@@ -98,7 +98,7 @@ impl Section {
             }
         }
         self.used.put_chunk(chunk);
-        // Who waits for the memory of these packets is to have it soon.
+        // Stages that wait for the memory of these packets are to have it soon.
         self.pool.settle();
     }
 
@@ -207,7 +207,7 @@ pub(in crate::runtime) struct Sections {
     stopped: AtomicBool,
     /// A stage can write nothing more.
     failed: AtomicBool,
-    /// What a stage sends by was taken away.
+    /// The interface that a stage sends by was taken away.
     gone: AtomicBool,
     sleeping: AtomicUsize,
     changes: AtomicUsize,
