@@ -345,6 +345,15 @@ impl Reframer {
         self.push_burst(now, [Packet::new(handle, bytes)].iter().copied())
     }
 
+    /// Takes a packet that arrived at `now`, whose flow key is known. Rules know of it what the key says.
+    ///
+    /// # Errors
+    /// As [`Reframer::push`].
+    #[inline]
+    pub fn push_key(&mut self, now: Nanos, handle: u32, len: u32, key: FlowKey) -> Result<(), PushError> {
+        self.push_burst(now, [Packet::with_key(handle, len, key)].iter().copied())
+    }
+
     /// Takes up to [`BATCH`] packets that arrived at `now`: the fast way.
     ///
     /// # Errors

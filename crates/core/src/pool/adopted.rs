@@ -313,6 +313,13 @@ impl Pool {
         self.adopted.as_ref()?.offset(id.0)
     }
 
+    /// The packet whose bytes begin at this offset in the region, if the pool has one there.
+    #[inline]
+    #[must_use]
+    pub fn at_offset(&self, offset: usize) -> Option<BufId> {
+        self.adopted.as_ref()?.id(offset).map(BufId)
+    }
+
     /// Takes a packet out of the pool with its buffer, which is its owner's again: where a driver frees what
     /// it has sent, nothing comes back here. Returns where its bytes begin; none for one that is not in the
     /// region, or of a retained pool: it stays.
@@ -368,6 +375,15 @@ impl Pool {
         let mut region = self.adopted.as_ref()?.region();
         let region: &mut dyn Any = region.as_mut();
         region.downcast_mut().map(what)
+    }
+
+    /// Ends the pool; the memory that it had adopted, all buffers given back but those of packets that were
+    /// not freed. None where a sibling still has it.
+    #[must_use]
+    pub fn into_region(mut self) -> Option<Box<dyn Region>> {
+        self.give_back();
+        let region = Arc::into_inner(self.adopted.take()?.region)?;
+        Some(region.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

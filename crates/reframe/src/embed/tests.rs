@@ -332,7 +332,7 @@ fn a_key_says_what_bytes_say() {
     let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
     reframer.push(Nanos(1), 1, &packet(1)).unwrap();
     reframer.push(Nanos(2), 2, &packet(2)).unwrap();
-    reframer.push_burst(Nanos(3), [Packet::with_key(3, 60, key)].into_iter()).unwrap();
+    reframer.push_key(Nanos(3), 3, 60, key).unwrap();
     assert_eq!(reframer.poll(Nanos(64_001)), None);
     assert_eq!(reframer.next_deadline(), Nanos(64_002));
     assert_eq!(reframer.poll(Nanos(64_002)).unwrap().handles, [1, 3]);

@@ -120,14 +120,6 @@ fn come(pool: &mut Pool, data: &[u8], meta: PacketMeta) -> Option<(BufId, *const
     Some((pool.adopted(offset, data.len() as u32, meta).unwrap(), address))
 }
 
-/// The memory that a pool had adopted, all buffers given back but those of packets that were not freed. None
-/// where a sibling still has it.
-fn region_of(mut pool: Pool) -> Option<Box<dyn Region>> {
-    pool.give_back();
-    let region = Arc::into_inner(pool.adopted.take()?.region)?;
-    Some(region.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
 fn free_and_given_back(pool: &mut Pool) -> (usize, usize) {
     pool.with_region(|umem: &mut Umem| (umem.free.len(), umem.given_back)).unwrap()
 }
@@ -139,7 +131,7 @@ fn packets_stay_where_they_came() {
     let (buf, address) = come(&mut pool, &[5; 1000], meta).unwrap();
     assert_eq!(pool.data(buf, 1000).as_ptr(), address);
     assert_eq!((pool.data(buf, 1000), pool.meta(buf), pool.live()), (&[5; 1000][..], meta, 1));
-    assert_eq!(pool.offset(buf).and_then(|at| pool.adopted.as_ref()?.id(at)), Some(buf.0));
+    assert_eq!(pool.offset(buf).and_then(|at| pool.at_offset(at)), Some(buf));
     // A packet that grows within its buffer stays in it; one that doesn't fit goes to another.
     let (same, len) = pool.replace_front(buf, 1000, 14, &[6; 18]);
     assert_eq!((same, len, pool.data(same, 18)), (buf, 1004, &[6; 18][..]));
@@ -327,7 +319,7 @@ proptest! {
         }
         ids.into_iter().for_each(|id| pool.free(BufId(id)));
         prop_assert_eq!(pool.live(), 0);
-        let umem: Box<dyn Any> = region_of(pool).unwrap();
+        let umem: Box<dyn Any> = pool.into_region().unwrap();
         let umem = umem.downcast::<Umem>().unwrap();
         prop_assert_eq!(umem.free.len(), buffers);
         prop_assert_eq!(umem.free.iter().collect::<HashSet<_>>().len(), buffers);
@@ -412,6 +404,6 @@ fn threads_share_a_region() {
     to.settle();
     assert!(beside >= 300, "{beside}");
     assert_eq!((to.live(), to.memory()), (0, SLAB_BYTES as u64));
-    let umem: Box<dyn Any> = region_of(to).unwrap();
+    let umem: Box<dyn Any> = to.into_region().unwrap();
     assert_eq!(umem.downcast::<Umem>().unwrap().free.len(), 300);
 }
