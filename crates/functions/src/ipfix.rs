@@ -235,8 +235,8 @@ impl Exporter {
         result
     }
 
-    /// Events may be some moments older than what was told before; far earlier times are those of a clock that
-    /// was set back.
+    /// Events may be some moments older than what was told before. Far earlier times are those of a clock
+    /// that was set back.
     fn pass_time(&mut self, now: Nanos) {
         const SET_BACK: u64 = 10_000_000_000;
         let set_back = self.latest.since(now) >= SET_BACK;

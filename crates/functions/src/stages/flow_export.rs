@@ -176,10 +176,10 @@ pub(super) struct Export {
     pub(super) lost: u64,
     /// The reason why the last message is not in the file.
     pub(super) trouble: Option<String>,
-    /// The clock that times are of, where that is not the one of the packets.
+    /// The clock that times are of in a live run; a replay has those of its packets.
     clock: Option<LiveClock>,
-    /// The lead of real time over it, in ns. Somebody may set the time while the pipeline runs, as it is first
-    /// set after a boot, and collectors compare times with their own.
+    /// The lead of real time over it, in ns. Somebody may set the time while the pipeline runs, as it is
+    /// first set after a boot, and collectors compare times with their own.
     ahead: i64,
 }
 
