@@ -116,7 +116,7 @@ pub trait Source {
 /// Packets that came at one time and that a source has led straight to a port; see [`LiveSource::relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// When they came, by the [`LiveClock`](crate::clock::LiveClock).
+    /// When they came, by the [`LiveClock`].
     pub arrival: Nanos,
     /// Their time stamp; see [`PacketMeta::time`](crate::pool::PacketMeta::time).
     pub time: Nanos,
@@ -138,7 +138,7 @@ impl Came {
 /// A source whose packets come when they come: having none now is not the end.
 pub trait LiveSource {
     /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how
-    /// many. `now` was read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since
+    /// many. `now` was read from the [`LiveClock`] just before; what came since
     /// counts as coming at that time.
     ///
     /// # Errors
