@@ -70,6 +70,35 @@ impl LiveClock {
     }
 }
 
+/// Real time for times of a [`LiveClock`], which others compare with their own. Somebody may set the clock of
+/// the machine while a pipeline runs, as it is first set after a boot.
+#[derive(Clone, Copy, Debug)]
+pub struct RealTime {
+    clock: LiveClock,
+    ahead: i64,
+}
+
+impl RealTime {
+    /// As far ahead of this clock as real time is now.
+    #[must_use]
+    pub fn of(clock: LiveClock) -> Self {
+        Self { clock, ahead: clock.real_time_ahead(0) }
+    }
+
+    /// Looks by how much real time is ahead now. Returns true if it was set back since the last look.
+    pub fn look(&mut self) -> bool {
+        let before = self.ahead;
+        self.ahead = self.clock.real_time_ahead(before);
+        self.ahead < before
+    }
+
+    /// A time of the clock in real time, by the last look.
+    #[must_use]
+    pub fn at(&self, time: Nanos) -> Nanos {
+        Nanos(time.0.saturating_add_signed(self.ahead))
+    }
+}
+
 /// Real time as it is now, in ns since the Unix epoch: it jumps when somebody sets it, and is what times of
 /// other processes are compared with.
 #[must_use]
@@ -190,5 +219,19 @@ mod tests {
         let ahead = clock.real_time_ahead(0);
         assert_eq!(clock.real_time_ahead(ahead), ahead);
         assert_ne!(clock.real_time_ahead(ahead + 3_600_000_000_000), ahead + 3_600_000_000_000);
+    }
+
+    #[test]
+    fn real_time_is_told_of_a_clock_that_is_behind() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let clock = LiveClock::get().behind(HOUR);
+        let mut real = RealTime::of(clock);
+        assert!(real.at(clock.now()).0.abs_diff(read(ClockId::Realtime)) < 60_000_000_000);
+        assert!(!real.look());
+        // As if it had been an hour earlier at the last look, then an hour later.
+        real.ahead -= HOUR as i64;
+        assert!(!real.look());
+        real.ahead += HOUR as i64;
+        assert!(real.look() && !real.look());
     }
 }

@@ -116,7 +116,7 @@ pub trait Source {
 /// Packets that came at one time and that a source has led straight to a port; see [`LiveSource::relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// When they came, by the [`LiveClock`].
+    /// The time at which they came, by the [`LiveClock`].
     pub arrival: Nanos,
     /// Their time stamp; see [`PacketMeta::time`](crate::pool::PacketMeta::time).
     pub time: Nanos,

@@ -196,8 +196,14 @@ impl ConntrackCounters {
 /// use slipstream_wire::{LinkType, classify};
 ///
 /// // UDP from 10.0.0.1:5000 to 10.0.0.2:53, and the answer.
-/// let query = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 19, 136, 0, 53, 0, 8, 0, 0];
-/// let answer = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0, 53, 19, 136, 0, 8, 0, 0];
+/// let query = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+///     19, 136, 0, 53, 0, 8, 0, 0,
+/// ];
+/// let answer = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1,
+///     0, 53, 19, 136, 0, 8, 0, 0,
+/// ];
 ///
 /// let mut connections = Conntrack::new(&ConntrackConfig::default());
 /// let mut states = Vec::new();

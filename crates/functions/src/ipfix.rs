@@ -218,7 +218,7 @@ impl Exporter {
         now: Nanos,
         write: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.pass_time(now);
+        self.latest = self.latest.max(now);
         let set_header = if self.set.is_some_and(|(_, open)| open == id) { 0 } else { 4 };
         let mut result = Ok(());
         if self.message.len() + set_header + size > usize::from(self.config.max_message) {
@@ -235,12 +235,10 @@ impl Exporter {
         result
     }
 
-    /// Events may be some moments older than what was told before. Far earlier times are those of a clock
-    /// that was set back.
-    fn pass_time(&mut self, now: Nanos) {
-        const SET_BACK: u64 = 10_000_000_000;
-        let set_back = self.latest.since(now) >= SET_BACK;
-        self.latest = if set_back { now } else { self.latest.max(now) };
+    /// Times begin anew: somebody has set the clock back that they are of. Otherwise no message is exported
+    /// before an earlier one.
+    pub fn clock_was_set_back(&mut self) {
+        self.latest = Nanos(0);
     }
 
     /// Sends what there is.
@@ -252,7 +250,7 @@ impl Exporter {
             return Ok(());
         }
         self.close_set();
-        self.pass_time(now);
+        self.latest = self.latest.max(now);
         let seconds = (self.latest.0 / 1_000_000_000) as u32;
         let header = [
             VERSION.to_be_bytes(),
@@ -364,16 +362,20 @@ fn put_record(out: &mut Vec<u8>, record: &FlowRecord) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_session_is_a_record_of_its_own_template() {
-        let event = SessionEvent {
-            time: Nanos(1_700_000_000_123_456_789),
+    fn event() -> SessionEvent {
+        SessionEvent {
+            time: Nanos(5),
             begins: true,
-            protocol: 6,
+            protocol: 17,
             inside: (IpAddr::from([10, 0, 0, 1]), 5000),
             external: (IpAddr::from([192, 0, 2, 1]), 6000),
             remote: (IpAddr::from([198, 51, 100, 7]), 443),
-        };
+        }
+    }
+
+    #[test]
+    fn a_session_is_a_record_of_its_own_template() {
+        let event = SessionEvent { time: Nanos(1_700_000_000_123_456_789), protocol: 6, ..event() };
         let mut exporter = Exporter::of_sessions(&IpfixConfig::default());
         let mut messages = Vec::new();
         let mut write = |message: &[u8]| {
@@ -411,25 +413,21 @@ mod tests {
             times.push(u64::from(crate::bytes::be32(message, 4).unwrap()));
             Ok(())
         };
-        for (ended, turn) in [(7, 9), (15, 11), (12, 12), (16, 20)] {
+        for (ended, turn) in [(7, 9), (15, 11), (12, 12), (16, 20), (70, 30)] {
             exporter.push(&record(ended - 2), Nanos(ended * 1_000_000_000), &mut write).unwrap();
             exporter.flush(Nanos(turn * 1_000_000_000), &mut write).unwrap();
         }
-        assert_eq!(times, [9, 15, 15, 20]);
+        exporter.clock_was_set_back();
+        exporter.push(&record(38), Nanos(40 * 1_000_000_000), &mut write).unwrap();
+        exporter.flush(Nanos(40 * 1_000_000_000), &mut write).unwrap();
+        assert_eq!(times, [9, 15, 15, 20, 70, 40]);
     }
 
     /// A clock that is set back delays them by no more than their interval: a collector that begins meanwhile
     /// needs them.
     #[test]
     fn templates_come_at_their_interval_where_the_clock_is_set_back() {
-        let event = SessionEvent {
-            time: Nanos(5),
-            begins: true,
-            protocol: 17,
-            inside: (IpAddr::from([10, 0, 0, 1]), 5000),
-            external: (IpAddr::from([192, 0, 2, 1]), 6000),
-            remote: (IpAddr::from([198, 51, 100, 7]), 443),
-        };
+        let event = event();
         let interval = IpfixConfig { template_interval: Some(60), ..IpfixConfig::default() };
         let mut exporter = Exporter::of_sessions(&interval);
         let mut has_templates = |now: u64| {
@@ -450,14 +448,7 @@ mod tests {
     /// Whoever collects them may have begun anew where a message could not be sent.
     #[test]
     fn templates_are_sent_again_after_an_error() {
-        let event = SessionEvent {
-            time: Nanos(5),
-            begins: true,
-            protocol: 17,
-            inside: (IpAddr::from([10, 0, 0, 1]), 5000),
-            external: (IpAddr::from([192, 0, 2, 1]), 6000),
-            remote: (IpAddr::from([198, 51, 100, 7]), 443),
-        };
+        let event = event();
         let mut exporter = Exporter::of_sessions(&IpfixConfig::default());
         let mut send = |fails: bool| {
             let mut first_set = None;

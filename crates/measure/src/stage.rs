@@ -230,7 +230,7 @@ impl About {
         }
     }
 
-    /// What saves the states in a folder, which is there.
+    /// The keeper that saves states in a folder, which must be there.
     fn keeper(&self, folder: &Path, seed: u64) -> Result<Keeper, BuildError> {
         if !folder.is_dir() {
             let message = format!("{}: there is no such folder; make it first", folder.display());
@@ -251,7 +251,7 @@ impl About {
         Ok(Keeper { folder: folder.to_path_buf(), about })
     }
 
-    /// What leaves the aggregator, by its name in the settings.
+    /// The aggregator's way of eviction, by its name in the settings.
     fn aggregate_name(&self) -> &'static str {
         match self.aggregate {
             Some(Eviction::Grr) => "grr",

@@ -1,4 +1,4 @@
-//! What reports say of a model, of its solution and of a simulation.
+//! The parts of reports about a model, its solution and a simulation.
 
 use serde::Serialize;
 

@@ -3,20 +3,11 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use serde::Serialize;
 use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
-use slipstream::io::synth::{Made, Synth, SynthConfig};
+use slipstream::io::synth::{Synth, SynthConfig};
 
 use crate::error::exception;
 use crate::input::Progress;
-
-#[derive(Serialize)]
-struct Report {
-    schema: u32,
-    output: String,
-    #[serde(flatten)]
-    made: Made,
-}
 
 /// Makes a capture; the settings are those of the command, by name. Gives the command's report.
 #[pyfunction]
@@ -39,6 +30,5 @@ fn make(
     let capture = CaptureWriter::create(output, WriterOptions::for_path(output, Format::PcapNg))?;
     let made =
         synth.write_to(Some(capture), |share| progress.at(Some(share)).map_err(anyhow::Error::from))?;
-    let report = Report { schema: 1, output: output.display().to_string(), made };
-    Ok(serde_json::to_string(&report)?)
+    Ok(serde_json::to_string(&made.report(output))?)
 }

@@ -52,7 +52,10 @@ pub(super) const AHEAD: usize = 64;
 /// }
 ///
 /// // UDP from 10.0.0.1, 10.0.0.2 and again, a packet each microsecond.
-/// let mut udp = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 9, 0, 53, 4, 210, 0, 8, 0, 0];
+/// let mut udp = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 9,
+///     0, 53, 4, 210, 0, 8, 0, 0,
+/// ];
 /// let (mut pool, mut arrivals, mut out) = (Pool::new(), Arrivals::default(), Lengths(Vec::new()));
 /// for (at, host) in [1, 2, 1, 2, 1].into_iter().enumerate() {
 ///     udp[15] = host;

@@ -19,7 +19,7 @@ pub fn plural(n: u64, noun: &str) -> String {
 
 /// A value in the unit of a thousand that suits it, four digits of it. Only 0 is told as 0.
 fn scaled(value: f64, unit: &str) -> String {
-    // What would be told as 1000.0 of a unit is one of the next.
+    // A value that would be told as 1000.0 of a unit is one of the next.
     let (value, prefix) = match value.abs() {
         v if v >= 999.95e6 => (value / 1e9, "G"),
         v if v >= 999.95e3 => (value / 1e6, "M"),
@@ -116,7 +116,7 @@ pub fn share(value: Option<f64>) -> String {
 #[must_use]
 pub fn time(ns: Option<f64>) -> String {
     let Some(ns) = ns else { return "–".to_owned() };
-    // What would be told as 1000.0 of a unit is one of the next.
+    // A value that would be told as 1000.0 of a unit is one of the next.
     let (value, unit) = match ns.abs() {
         0.0..999.95 => (ns, "ns"),
         999.95..999.95e3 => (ns / 1e3, "µs"),

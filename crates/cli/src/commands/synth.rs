@@ -1,8 +1,7 @@
 //! `slipstream synth`: traffic with a known locality.
 
-use serde::Serialize;
 use slipstream::io::capture::Format;
-use slipstream::io::synth::{Made, Synth, SynthConfig};
+use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::new_file::is_stdout;
 use slipstream_report::{Table, count, rates, time};
 
@@ -10,14 +9,6 @@ use super::Outcome;
 use crate::cli;
 use crate::port::Output;
 use crate::ui::{self, Progress};
-
-#[derive(Serialize)]
-struct Report {
-    schema: u32,
-    output: String,
-    #[serde(flatten)]
-    made: Made,
-}
 
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let config = SynthConfig::from_settings(settings(args))?;
@@ -36,7 +27,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
         ui::unless(&interrupted).map_err(anyhow::Error::from)
     })?;
     drop(progress);
-    let report = Report { schema: 1, output: args.output.display().to_string(), made };
+    let report = made.report(&args.output);
     let text = match args.format {
         cli::Format::Json => serde_json::to_string_pretty(&report)?,
         cli::Format::Table => {

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use slipstream::clock::{LiveClock, real_time};
+use slipstream::clock::{LiveClock, RealTime, real_time};
 use slipstream::functions::datagrams::Datagrams;
 use slipstream::functions::ipfix::{Exporter, IpfixConfig};
 use slipstream::operate::SessionEvent;
@@ -164,6 +164,12 @@ impl Log {
                 let (done, error) = lines.write(events, shard);
                 Written { done, lost: 0, error }
             }
+        }
+    }
+
+    fn clock_was_set_back(&mut self) {
+        if let Self::Ipfix(exporters, _) = self {
+            exporters.iter_mut().for_each(Exporter::clock_was_set_back);
         }
     }
 
@@ -326,19 +332,15 @@ impl SessionLog {
     }
 }
 
-/// A time of the run's clock in real time, which is so many ns ahead: others compare it with their own.
-/// Somebody may have set the clock since the run began, as it is first set after a boot.
-fn in_real_time(time: Nanos, ahead: i64) -> Nanos {
-    Nanos(time.0.saturating_add_signed(ahead))
-}
-
 /// Writes events as they come.
 fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
-    let (mut failed, mut ahead): (Option<Instant>, i64) = (None, 0);
+    let (mut failed, mut times): (Option<Instant>, _) = (None, RealTime::of(clock));
     loop {
         let (shard, mut events) = shared.next();
-        ahead = clock.real_time_ahead(ahead);
-        events.iter_mut().for_each(|event| event.time = in_real_time(event.time, ahead));
+        if times.look() {
+            log.clock_was_set_back();
+        }
+        events.iter_mut().for_each(|event| event.time = times.at(event.time));
         let shown = (shards > 1).then_some(shard);
         let mut left = events.as_slice();
         while !left.is_empty() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::datagrams::Datagrams;
 use crate::flow_stats::FlowRecord;
 use crate::ipfix::Exporter;
-use slipstream_core::clock::LiveClock;
+use slipstream_core::clock::{LiveClock, RealTime};
 use slipstream_core::new_file::{NewFile, Output, advice_on_write};
 use slipstream_core::registry::{BuildError, Site};
 use slipstream_core::stage::StageError;
@@ -176,34 +176,23 @@ pub(super) struct Export {
     pub(super) lost: u64,
     /// The reason why the last message is not in the file.
     pub(super) trouble: Option<String>,
-    /// The clock that times are of in a live run; a replay has those of its packets.
-    clock: Option<LiveClock>,
-    /// The lead of real time over it, in ns. Somebody may set the time while the pipeline runs, as it is
-    /// first set after a boot, and collectors compare times with their own.
-    ahead: i64,
+    /// Live, times are told in real time; a replay has those of its packets.
+    real_time: Option<RealTime>,
 }
 
 impl Export {
     pub(super) fn new(exporter: Exporter, target: Target) -> Self {
-        Self { exporter, target, records: 0, lost: 0, trouble: None, clock: None, ahead: 0 }
+        Self { exporter, target, records: 0, lost: 0, trouble: None, real_time: None }
     }
 
     /// Times are of this clock, and are told in real time.
     pub(super) fn by_clock(&mut self, clock: LiveClock) {
-        self.clock = Some(clock);
-        self.follow_real_time();
-    }
-
-    /// Learns by how much real time leads now.
-    fn follow_real_time(&mut self) {
-        if let Some(clock) = &self.clock {
-            self.ahead = clock.real_time_ahead(self.ahead);
-        }
+        self.real_time = Some(RealTime::of(clock));
     }
 
     /// A time as collectors are told it.
     fn told(&self, time: Nanos) -> Nanos {
-        Nanos(time.0.saturating_add_signed(self.ahead))
+        self.real_time.map_or(time, |real_time| real_time.at(time))
     }
 
     pub(super) fn record(&mut self, record: &FlowRecord, now: Nanos) {
@@ -222,7 +211,9 @@ impl Export {
     }
 
     pub(super) fn flush(&mut self, now: Nanos) {
-        self.follow_real_time();
+        if self.real_time.as_mut().is_some_and(RealTime::look) {
+            self.exporter.clock_was_set_back();
+        }
         let now = self.told(now);
         let Self { exporter, target, .. } = self;
         let messages = exporter.counters().messages;

@@ -38,7 +38,7 @@ pub use config::{
 pub use error::SynthError;
 pub use settings::SettingsError;
 pub use text::{Rate, Size};
-pub use write::Made;
+pub use write::{Made, Report};
 
 use campus::Campus;
 use pace::Pace;

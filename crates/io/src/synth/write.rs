@@ -1,5 +1,7 @@
 //! A capture of all that is made.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::Synth;
@@ -9,6 +11,23 @@ use crate::capture::{CaptureError, CaptureWriter, Interface};
 const SNAP_LEN: u32 = 262_144;
 /// Packets until [`Synth::write_to`] asks again whether to go on.
 const ASK_EVERY: u64 = 1 << 16;
+
+/// The report on a capture that was made, as `slipstream synth` and its twin in Python give it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    schema: u32,
+    output: String,
+    #[serde(flatten)]
+    made: Made,
+}
+
+impl Made {
+    /// The report, with the name of the capture.
+    #[must_use]
+    pub fn report(self, output: &Path) -> Report {
+        Report { schema: 1, output: output.display().to_string(), made: self }
+    }
+}
 
 /// The traffic that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

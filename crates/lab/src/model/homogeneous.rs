@@ -268,7 +268,7 @@ fn means(subject: &Subject, p: &LoadPoint, predicted: &Predicted, findings: &mut
     }));
 }
 
-/// How far predictions are off at most, over all loads; none where nothing can be told.
+/// The largest errors of predictions, over all loads; none where nothing can be told.
 struct Off {
     /// Mean batch by the line over all loads, in packets.
     mean: Option<f64>,

@@ -272,7 +272,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     })
 }
 
-/// How traces are analysed, and how many at once.
+/// The settings that traces are analysed by, and the number of them that are analysed at once.
 fn config(args: &cli::Analyze) -> anyhow::Result<(Config, usize)> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);

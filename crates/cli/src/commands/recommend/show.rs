@@ -238,7 +238,7 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     page
 }
 
-/// What each hold would bring; `mark` names the one that is recommended.
+/// Draws the outlook by hold; `mark` names the hold that is recommended.
 fn figures(page: &mut Page, a: &Answer, mark: &str) {
     let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
         (name.to_owned(), a.outlooks.iter().map(|o| (o.hold_ns / 1e3, f(o))).collect::<Vec<_>>())
@@ -289,7 +289,7 @@ fn figures(page: &mut Page, a: &Answer, mark: &str) {
     );
 }
 
-/// What trains cost in delay.
+/// Draws the delay that trains cost.
 fn frontier(page: &mut Page, a: &Answer, mark: &str) {
     let points = |of: &[Point]| {
         let mut points: Vec<_> = of

@@ -15,7 +15,7 @@ use crate::cli::slice::SliceSize;
 /// Bits of the generation in a keyed token.
 const GENERATION_BITS: u32 = 24;
 
-/// What the arithmetic gives.
+/// The results of the arithmetic.
 struct Sizes {
     room: Room,
     /// Payloads that wait at a time, and whether there is an entry for each.
@@ -40,7 +40,7 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
     })
 }
 
-/// What the options ask for.
+/// The demand that the options describe.
 fn demand(args: &SliceSize) -> anyhow::Result<Demand> {
     ensure!(
         args.headroom.is_finite() && args.headroom >= 1.0,

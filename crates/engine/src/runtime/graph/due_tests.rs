@@ -34,8 +34,8 @@ impl Stage for Slices {
 
 impl Observe for Slices {}
 
-/// What a stage has to do in slices is not made up for where the time for several has passed, as while
-/// packets or a slice took longer; deadlines of other stages are met one by one.
+/// Slices of a stage's work are not made up for where the time for several has passed, as while packets or a
+/// slice took longer; deadlines of other stages are met one by one.
 #[test]
 fn slices_are_not_made_up_for() {
     let calls = || Arc::new(Mutex::new(Vec::new()));
