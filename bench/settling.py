@@ -52,7 +52,7 @@ def settled(binary, path, out, step):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", nargs="+", type=pathlib.Path, help="slipstream, and others to compare it with")
+    parser.add_argument("binaries", nargs="+", type=lambda path: pathlib.Path(path).resolve(), help="slipstream, and others to compare it with")
     parser.add_argument("--packets", type=int, default=300_000)
     parser.add_argument("--seeds", type=int, default=12, help="traces (default: 12)")
     asked = parser.parse_args()

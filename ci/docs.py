@@ -102,12 +102,12 @@ def check_tables(page, binary, fail):
             fail(f"{page.relative_to(ROOT)}: its tables of settings differ from the definitions: ci/docs.py SLIPSTREAM --refresh")
 
 
-def check_functions(binary, fail):
-    """Yields once a reframer or function with settings; `fail` takes one whose settings stand nowhere."""
+def check_settings(binary, fail):
+    """Yields once a stage type with settings; `fail` takes one whose settings stand nowhere."""
     listed = subprocess.run([binary, "list", "--format", "json"], capture_output=True, text=True, check=True)
     told = {name for page in PAGES for name, _ in SETTINGS.findall(page.read_text(encoding="utf-8"))}
     for stage in json.loads(listed.stdout)["stages"]:
-        if stage["group"] in ("locality", "functions") and stage["settings"]:
+        if stage["settings"]:
             yield
             if stage["name"] not in told:
                 fail(f"book/src: no page has a table of the settings of {stage['name']}")
@@ -232,7 +232,7 @@ def main():
     failures, checked = [*columns.wrong()], 1
     checked += max(1, len(failures))
     checked += sum(1 for _ in check_costs(failures.append))
-    checked += sum(1 for _ in check_functions(binary, failures.append))
+    checked += sum(1 for _ in check_settings(binary, failures.append))
     if wrong := house.wrong():
         failures.append(wrong)
     for page in PAGES:
