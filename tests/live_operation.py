@@ -374,6 +374,15 @@ def log(case, binary, scratch):
         time.sleep(1.3)
         net.ip("m", "link", "set", "dev", "mb", "up")
         time.sleep(1.5)
+        asked = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        box.child.send_signal(signal.SIGHUP)
+        while not any(said.startswith("RELOADING=1") for said in box.told):
+            if not box.hear(5):
+                break
+        reloading = [said for said in box.told if said.startswith("RELOADING=1")]
+        case.equal(len(reloading), 1, f"notes of a reload in {box.told}")
+        at = int(reloading[0].partition("MONOTONIC_USEC=")[2] or 0)
+        case.check(asked <= at < asked + 5_000_000, f"a reload asked for at {asked} µs is said to begin at {at}")
         status, _, err = box.stop(signal.SIGTERM)
         case.equal(status, 0, f"exit status ({err})")
         lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]

@@ -178,7 +178,9 @@ impl Reloader {
         let (operation, manager, under_way) =
             (self.operation.clone(), self.manager.clone(), self.under_way.clone());
         let reload = move || {
-            manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
+            // The manager takes no note for an answer that is older than its request.
+            let now_us = slipstream::clock::monotonic().0.div_ceil(1000);
+            manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
             // It is logged, whatever comes of it.
             let _ = operation.reload();
             manager.tell("READY=1");
@@ -189,13 +191,6 @@ impl Reloader {
             warn!(target: LIVE, "hang-up: nothing is read anew: there is no thread for it: {error}");
         }
     }
-}
-
-/// The monotonic clock, as the service manager wants it with a reload, in µs.
-fn monotonic_us() -> u64 {
-    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let seconds: f64 = uptime.split_whitespace().next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
-    (seconds * 1e6) as u64
 }
 
 /// Time between two notes to the service manager that a start goes on.
@@ -267,7 +262,7 @@ pub(crate) fn run(
         ControlFlow::Continue(())
     });
     drop(progress);
-    manager.tell("STOPPING=1");
+    manager.tell_end();
     drop(watcher);
     let saved = operation.save_ended(&mut run, plan);
     if let (Err(_), Err(why)) = (&result, &saved) {

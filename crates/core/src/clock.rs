@@ -106,6 +106,13 @@ pub fn real_time() -> Nanos {
     Nanos(read(ClockId::Realtime))
 }
 
+/// The monotonic clock, in ns since some time before the start of the system: other processes of the machine
+/// read the same.
+#[must_use]
+pub fn monotonic() -> Nanos {
+    Nanos(read(ClockId::Monotonic))
+}
+
 /// A clock that tests set and move, in place of [`LiveClock`] on their thread. Every look at it takes a
 /// little, as it does in truth.
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@ use std::env;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A manager that is behind is waited for that long: who doesn't read holds up no run.
@@ -12,7 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager, or nobody.
 #[derive(Debug)]
-pub(crate) struct Manager(Option<(UnixDatagram, SocketAddr)>);
+pub(crate) struct Manager {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    /// It was told that the run ends: a reload that ends later is none of its business.
+    ends: Mutex<bool>,
+}
 
 impl Manager {
     /// The one that started this program and wants to be told.
@@ -24,7 +29,11 @@ impl Manager {
                 _ => SocketAddr::from_pathname(&name).ok(),
             }
         };
-        Self(address().and_then(Self::reaching))
+        Self::new(address())
+    }
+
+    fn new(address: Option<SocketAddr>) -> Self {
+        Self { to: address.and_then(Self::reaching), ends: Mutex::new(false) }
     }
 
     fn reaching(address: SocketAddr) -> Option<(UnixDatagram, SocketAddr)> {
@@ -35,12 +44,25 @@ impl Manager {
 
     /// True where it wants to hear now and then that the run is alive (`WatchdogSec=`).
     pub(crate) fn has_watchdog(&self) -> bool {
-        self.0.is_some() && env::var_os("WATCHDOG_USEC").is_some()
+        self.to.is_some() && env::var_os("WATCHDOG_USEC").is_some()
     }
 
-    /// Tells it. Who doesn't listen misses it.
+    /// Tells it, unless it knows that the run ends. Who doesn't listen misses it.
     pub(crate) fn tell(&self, what: &str) {
-        if let Some((socket, address)) = &self.0 {
+        self.send(what, false);
+    }
+
+    /// Tells it that the run ends, behind which nothing is told.
+    pub(crate) fn tell_end(&self) {
+        self.send("STOPPING=1", true);
+    }
+
+    fn send(&self, what: &str, ends: bool) {
+        let Some((socket, address)) = &self.to else { return };
+        // What several threads tell comes in the order in which they look at this.
+        let mut ended = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*ended {
+            *ended = ends;
             let _ = socket.send_to_addr(what.as_bytes(), address);
         }
     }
@@ -55,16 +77,38 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("notify");
         let listens = UnixDatagram::bind(&path).unwrap();
-        let manager = Manager(Manager::reaching(SocketAddr::from_pathname(&path).unwrap()));
-        manager.tell("READY=1");
+        let manager = Manager::new(SocketAddr::from_pathname(&path).ok());
         let mut heard = [0; 64];
-        let length = listens.recv(&mut heard).unwrap();
-        assert_eq!(&heard[..length], b"READY=1");
+        let mut hear = || {
+            let length = listens.recv(&mut heard).unwrap();
+            String::from_utf8_lossy(&heard[..length]).into_owned()
+        };
+        manager.tell("READY=1");
+        assert_eq!(hear(), "READY=1");
         // It reads no more. What it has no room for is not waited for without an end.
         let filler = UnixDatagram::unbound().unwrap();
         filler.set_nonblocking(true).unwrap();
         while filler.send_to(b"WATCHDOG=1", &path).is_ok() {}
         manager.tell("READY=1");
-        Manager(None).tell("READY=1");
+        Manager::new(None).tell("READY=1");
+    }
+
+    /// A reload on a thread of its own ends when the run ends already.
+    #[test]
+    fn behind_the_end_nothing_is_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("notify");
+        let listens = UnixDatagram::bind(&path).unwrap();
+        listens.set_nonblocking(true).unwrap();
+        let manager = Manager::new(SocketAddr::from_pathname(&path).ok());
+        manager.tell("RELOADING=1");
+        manager.tell_end();
+        manager.tell("READY=1");
+        manager.tell_end();
+        let mut heard = [0; 64];
+        let mut hear = || listens.recv(&mut heard).map(|length| heard[..length].to_vec());
+        assert_eq!(hear().unwrap(), b"RELOADING=1");
+        assert_eq!(hear().unwrap(), b"STOPPING=1");
+        assert!(hear().is_err());
     }
 }
