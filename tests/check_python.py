@@ -396,11 +396,19 @@ print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
 
     def interrupts(self):
         """Ctrl-C ends what would take minutes."""
+        import threading
+
         trace = self.scratch / "many.pcap"
         self.slipstream.synth(trace, packets=300_000)
         long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
                 f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')",
                 "slipstream.Sketch(task='heavy-hitters').update(bytes(800_000_000))")
+        # The threads that read sections hear nothing: the one that called does, however many there are.
+        callers = set()
+        sections = self.scratch / "sections.pcap"
+        self.slipstream.synth(sections, packets=1_000_000, size=1000, snap_len=100, flows=100_000)
+        self.slipstream.analyze(sections, threads=16, progress=lambda *_: callers.add(threading.get_ident()))
+        assert callers <= {threading.get_ident()}, callers
         for call in long:
             # A program that a shell runs in the background ignores interrupts, and so would Python here.
             # Whoever presses it once more is heard, too.

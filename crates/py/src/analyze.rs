@@ -1,8 +1,9 @@
 //! `slipstream.analyze`: the locality of traces.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::{panic, thread};
 
 use anyhow::Context;
 use pyo3::prelude::*;
@@ -12,7 +13,7 @@ use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial, SectionAnaly
 use slipstream_wire::Encapsulation;
 
 use crate::error::exception;
-use crate::input::{Input, OddTimes, Opened, Progress, Time, damage};
+use crate::input::{Input, OddTimes, Opened, Progress, Time, check_signals, damage, until_ended};
 
 /// The analysis of one trace: what its report and its flows are made of.
 #[pyclass(frozen, module = "slipstream._native")]
@@ -158,7 +159,8 @@ fn in_order(
     Ok(Analysis { file, damage, odd_times: Some(OddTimes::of(&reader)), partial: analyzer.finish() })
 }
 
-/// Each thread reads a section, as the command does it; None if the trace must be read in one piece.
+/// Each thread reads a section, as the command does it; None if the trace must be read in one piece. The
+/// calling thread reads none: it alone hears an interrupt, and listens all the time.
 fn in_sections(
     path: &Path,
     config: &Config,
@@ -166,22 +168,38 @@ fn in_sections(
     progress: &Progress,
 ) -> anyhow::Result<Option<Analysis>> {
     let Some(sections) = Sections::new(path, config.threads)? else { return Ok(None) };
-    let told = Mutex::new((0u64, 0.0));
-    let partial = analyze_sections(config, sections.len(), |number, section| {
+    let (stopped, share) = (AtomicBool::new(false), AtomicU64::new(0));
+    let read = |number: usize, section: &mut SectionAnalyzer<'_>| {
         let record = |section: &mut SectionAnalyzer<'_>, record: Record<'_>| {
             section.packet(record.time.0, record.link, record.original_len, record.data);
         };
-        let goes_on = |section: &mut SectionAnalyzer<'_>, share: f64| {
-            // One thread at a time, and never backwards.
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            told.0 += 1;
-            if told.0.is_multiple_of(256) && share > told.1 {
-                told.1 = share;
-                progress.at(Some(share))?;
-            }
-            anyhow::Ok(!section.gives_up())
+        let goes_on = |section: &mut SectionAnalyzer<'_>, done: f64| {
+            // Numbers that are not negative are in the order of their bits.
+            share.fetch_max(done.to_bits(), Ordering::Relaxed);
+            anyhow::Ok(!stopped.load(Ordering::Relaxed) && !section.gives_up())
         };
         sections.read(number, section, record, goes_on)
+    };
+    let partial = thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        let work = || {
+            let _end = end;
+            analyze_sections(config, sections.len(), read)
+        };
+        // Without another thread the trace is read in another way.
+        let Ok(worker) = thread::Builder::new().spawn_scoped(scope, work) else { return Ok(None) };
+        let mut told = 0;
+        let heard = until_ended(&ended, || {
+            let now = share.load(Ordering::Relaxed);
+            let more = now > told;
+            told = now;
+            if more { progress.at(Some(f64::from_bits(now))) } else { check_signals() }
+        });
+        // The others stop then, which takes them a moment.
+        stopped.store(heard.is_err(), Ordering::Relaxed);
+        let made = worker.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked));
+        heard?;
+        made
     })?;
     let (Some(partial), Some(reader)) = (partial, sections.into_reader()) else { return Ok(None) };
     let file = path.display().to_string();

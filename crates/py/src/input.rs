@@ -4,7 +4,7 @@
 use std::io::Cursor;
 use std::panic;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::{thread, time};
 
@@ -140,19 +140,38 @@ pub(crate) fn aside<R: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> PyResult<R> {
-    const EVERY: time::Duration = time::Duration::from_millis(20);
     // Nothing is sent: the end that the thread has is dropped once the work is done.
     let (end, mut ended) = mpsc::channel::<()>();
     let worker = thread::Builder::new().spawn(move || {
         let _end = end;
         work()
     })?;
-    loop {
-        let ended = &mut ended;
-        match py.detach(move || ended.recv_timeout(EVERY)) {
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            _ => break,
-        }
+    let ended = &mut ended;
+    py.detach(move || {
+        until_ended(ended, check_signals)?;
+        worker.join().or_else(|panicked| panic::resume_unwind(panicked))
+    })
+}
+
+/// Waits without Python's lock until the other end of a channel is dropped. Meanwhile it does `now_and_then`.
+///
+/// # Errors
+/// Those of `now_and_then`, which end the wait.
+pub(crate) fn until_ended(
+    ended: &Receiver<()>,
+    mut now_and_then: impl FnMut() -> PyResult<()>,
+) -> PyResult<()> {
+    const EVERY: time::Duration = time::Duration::from_millis(20);
+    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(EVERY) {
+        now_and_then()?;
     }
-    py.detach(|| worker.join()).or_else(|panicked| panic::resume_unwind(panicked))
+    Ok(())
+}
+
+/// Has Python look for signals, which its main thread alone does.
+///
+/// # Errors
+/// The user interrupted the program.
+pub(crate) fn check_signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }
