@@ -470,6 +470,13 @@ else:
             assert sum(batch.num_rows for batch in self.slipstream.packets(cut)) == 999
         assert [w.category for w in told] == [self.slipstream.DamageWarning] and str(cut) in str(told[0].message), told
         self.raises(ValueError, lambda: self.slipstream.packets(whole, batch_bytes=0), "batch_bytes=0")
+        # A length of more than 31 bits is what it is, and no negative number.
+        data = bytearray(whole.read_bytes()[:24 + 16 + 60])
+        struct.pack_into("<II", data, 32, 60, 0xFFFFFFF0)
+        long = self.scratch / "long.pcap"
+        long.write_bytes(data)
+        (batch,) = self.slipstream.packets(long)
+        assert batch.column("original_len").to_pylist() == [0xFFFFFFF0] and self.slipstream.analyze(long).total.bytes == 0xFFFFFFF0
         odd = self.scratch / os.fsdecode(b"rows\xff.pcap")
         whole.rename(odd)
         rows = next(self.slipstream.packets(odd))

@@ -20,7 +20,7 @@ def schema() -> pyarrow.Schema:
     """The columns of `packets`."""
     arrow = _arrow()
     return arrow.schema([("file", arrow.string()), ("split", arrow.int64()), ("number", arrow.int64()), ("time_ns", arrow.int64()),
-                         ("link_type", arrow.int32()), ("original_len", arrow.int32()), ("data", arrow.binary())])
+                         ("link_type", arrow.int32()), ("original_len", arrow.int64()), ("data", arrow.binary())])
 
 
 def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: bool = False, walk: bool = False,
@@ -69,7 +69,7 @@ def _batches(arrow: Any, path: str, span: Span, native: _native.Packets, batch_b
         name = arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int32()), rows), [named]).dictionary_decode()
         yield arrow.RecordBatch.from_arrays(
             [name, arrow.repeat(arrow.scalar(span[0], arrow.int64()), rows), arrow.array(range(number, number + rows), arrow.int64()),
-             column(arrow.int64(), times), column(arrow.int32(), links), column(arrow.int32(), lens),
+             column(arrow.int64(), times), column(arrow.int32(), links), column(arrow.int64(), lens),
              column(arrow.binary(), offsets, data)], schema=columns)
         number += rows
 

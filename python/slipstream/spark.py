@@ -33,7 +33,7 @@ from .sketches import Sketch
 
 Paths = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 
-SCHEMA = "file string, split long, number long, time_ns long, link_type int, original_len int, data binary"
+SCHEMA = "file string, split long, number long, time_ns long, link_type int, original_len long, data binary"
 """Columns of packets: which capture; where the part of it begins that was read in one task, and the packet's
 number in that; its time in nanoseconds since 1970; the number of its link type, with which `data` begins; its
 length on the wire; and what was captured."""

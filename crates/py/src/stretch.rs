@@ -229,7 +229,7 @@ impl Builder {
         analyzer.map(|analyzer| Self(Mutex::new(Some(analyzer)))).map_err(exception)
     }
 
-    /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types and lengths (i32), `n` + 1
+    /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types (i32), lengths (i64), `n` + 1
     /// offsets (i32), and the bytes that these point into; all little-endian.
     fn add(
         &self,
@@ -246,11 +246,13 @@ impl Builder {
             let places = words.iter().map(|word| u32::from_le_bytes(*word) as usize);
             let ranges = places.clone().zip(places.skip(1));
             let ((times, _), (links, _), (lens, _)) =
-                (times.as_chunks::<8>(), links.as_chunks::<4>(), lens.as_chunks::<4>());
+                (times.as_chunks::<8>(), links.as_chunks::<4>(), lens.as_chunks::<8>());
             for (((time, link), len), (from, to)) in times.iter().zip(links).zip(lens).zip(ranges) {
                 let link = LinkType::from_number(u32::from_le_bytes(*link) as u16);
                 let bytes = data.get(from..to).context("offsets that point behind the bytes")?;
-                analyzer.packet(u64::from_le_bytes(*time), link, u32::from_le_bytes(*len), bytes);
+                let len = i64::from_le_bytes(*len);
+                let len = u32::try_from(len).with_context(|| format!("original_len: {len} is no length"))?;
+                analyzer.packet(u64::from_le_bytes(*time), link, len, bytes);
             }
             anyhow::Ok(())
         })
@@ -280,7 +282,7 @@ struct Reading {
     odd_times: OddTimes,
 }
 
-/// Number of packets, times (i64), link types (i32), lengths (i32), `n` + 1 offsets (i32), bytes.
+/// Number of packets, times (i64), link types (i32), lengths (i64), `n` + 1 offsets (i32), bytes.
 type Columns<'py> = (usize, [Bound<'py, PyBytes>; 5]);
 
 #[derive(Default)]
@@ -298,7 +300,7 @@ impl Table {
         self.rows += 1;
         self.times.extend_from_slice(&time.to_le_bytes());
         self.links.extend_from_slice(&number(link).to_le_bytes());
-        self.lens.extend_from_slice(&len.to_le_bytes());
+        self.lens.extend_from_slice(&u64::from(len).to_le_bytes());
         self.data.extend_from_slice(data);
         self.offsets.extend_from_slice(&(self.data.len() as u32).to_le_bytes());
     }
