@@ -477,6 +477,11 @@ else:
         long.write_bytes(data)
         (batch,) = self.slipstream.packets(long)
         assert batch.column("original_len").to_pylist() == [0xFFFFFFF0] and self.slipstream.analyze(long).total.bytes == 0xFFFFFFF0
+        # A capture that can't be cut has no parts, and none of them is the whole of it.
+        for span in ((0, 500), (500, 2**64 - 1)):
+            for part in (self.slipstream.packets, self.slipstream.partial):
+                self.raises(self.slipstream.CaptureError, lambda part=part, span=span: part(self.campus, span), "has no parts")
+        assert sum(batch.num_rows for batch in self.slipstream.packets(self.campus)) == 24_000
         odd = self.scratch / os.fsdecode(b"rows\xff.pcap")
         whole.rename(odd)
         rows = next(self.slipstream.packets(odd))

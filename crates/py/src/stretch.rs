@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use anyhow::Context;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use slipstream::io::capture::{CaptureReader, Part, Parts, Span, spans_told};
+use slipstream::io::capture::{CaptureError, CaptureReader, Part, Parts, Span, spans_told};
 use slipstream_trace::{
     Config, Ending, MergeError, Opening, Place, Stretch as State, StretchAnalyzer, StretchError,
 };
@@ -173,6 +173,9 @@ impl Source {
         let parts = if walk { Parts::walked(reader, span)? } else { Parts::within(reader, span)? };
         Ok(match parts {
             Ok(parts) => Self::Parts(Box::new(parts), Part::default()),
+            Err(whole) if span != Span::ALL => {
+                return Err(CaptureError::NoParts { file: whole.name().to_owned() }.into());
+            }
             Err(whole) => Self::Whole(whole),
         })
     }
