@@ -159,3 +159,6 @@ class States:
                 assert kind.from_bytes(alike(state)).to_bytes() == state, (kind, alike)
         for call in (lambda: sketch.merge(None), lambda: part.join(None), lambda: s.merge([None]), lambda: s.partials.join([part, None])):
             self.raises(TypeError, call, "NoneType")
+        # A number has bytes by that name, too.
+        for call in (sketch.merge, sketch.set_sizes, sketch.heavy_changes):
+            self.raises(TypeError, lambda call=call: call(5), "not with int")

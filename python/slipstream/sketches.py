@@ -154,9 +154,7 @@ class Sketch:
 
     def merge(self, other: Sketch) -> None:
         """Adds another sketch of the same kind, shape and seed: afterwards this one has seen both streams."""
-        if not isinstance(other, Sketch):
-            raise TypeError(f"a sketch is merged with a sketch, not with {type(other).__name__}")
-        self._native.merge(other.to_bytes())
+        self._native.merge(_checked(other).to_bytes())
 
     def copy(self) -> Sketch:
         """An independent copy."""
@@ -176,7 +174,7 @@ class Sketch:
 
     def heavy_changes(self, earlier: Sketch, top: int = 20, threshold: int = 1) -> list[Change]:
         """The keys that changed most since an earlier state, in descending order of the change."""
-        return [Change(key, *size) for key, size in self._native.heavy_changes(earlier.to_bytes(), threshold, top)]
+        return [Change(key, *size) for key, size in self._native.heavy_changes(_checked(earlier).to_bytes(), threshold, top)]
 
     def superspreaders(self, source_bytes: int, top: int = 20, threshold: int = 1) -> list[Flow]:
         """Of keys that are pairs: the sources with the most distinct counterparts."""
@@ -193,7 +191,7 @@ class Sketch:
     def set_sizes(self, other: Sketch) -> SetSizes:
         """How many distinct keys this sketch and another of its kind, shape and seed have together, share,
         and have alone."""
-        return SetSizes(*(Estimate(*size) for size in self._native.set_sizes(other.to_bytes())))
+        return SetSizes(*(Estimate(*size) for size in self._native.set_sizes(_checked(other).to_bytes())))
 
     def quantile(self, q: float) -> Optional[Estimate]:
         """Of ddsketch, whose values are the weights of updates (sizes, delays in nanoseconds): the value at q
@@ -229,6 +227,13 @@ class Sketch:
 
     def __reduce__(self) -> tuple:
         return Sketch.from_bytes, (self.to_bytes(),)
+
+
+def _checked(other: Sketch) -> Sketch:
+    # Numbers have `to_bytes`, too.
+    if not isinstance(other, Sketch):
+        raise TypeError(f"a sketch goes with a sketch, not with {type(other).__name__}")
+    return other
 
 
 def _key(key: Key) -> bytes:
