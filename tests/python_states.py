@@ -2,6 +2,7 @@
 
 import ipaddress
 import math
+import resource
 
 from harness import ROOT
 
@@ -159,6 +160,15 @@ class States:
                 assert kind.from_bytes(alike(state)).to_bytes() == state, (kind, alike)
         for call in (lambda: sketch.merge(None), lambda: part.join(None), lambda: s.merge([None]), lambda: s.partials.join([part, None])):
             self.raises(TypeError, call, "NoneType")
+        # An error of writing has the name of the file, not that of the one beside it, which is not left.
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+        try:
+            for state in (measurement, part, sketch):
+                self.raises(OSError, lambda state=state: state.save(self.scratch / "full.state"), filename=str(self.scratch / "full.state"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not list(self.scratch.glob("full.state*"))
         # A number has bytes by that name, too.
         for call in (sketch.merge, sketch.set_sizes, sketch.heavy_changes):
             self.raises(TypeError, lambda call=call: call(5), "not with int")

@@ -42,6 +42,7 @@ def replace(path: Path, data: bytes) -> None:
     except BaseException as error:
         if os.path.exists(beside):
             os.unlink(beside)
-        if isinstance(error, OSError) and error.filename == beside:
+        # One of writing, as where the disk is full, names no file.
+        if isinstance(error, OSError) and error.filename in (None, beside):
             raise type(error)(error.errno, error.strerror, path) from None
         raise
