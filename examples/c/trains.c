@@ -1,7 +1,7 @@
 /* Packets in as they come, out as trains: from one capture to another, or from one interface to another (AF_PACKET).
  *
  *     trains IN.pcap OUT.pcap       in the time that the capture gives; OUT has release times
- *     trains IN OUT                 live, as root; SIGINT or SIGTERM ends it
+ *     trains IN OUT                 live, as root; SIGINT or SIGTERM ends it; VLAN tags, which the kernel takes off, are lost
  * Build it with:  cc -O2 trains.c $(pkg-config --cflags --libs slipstream) -o trains */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

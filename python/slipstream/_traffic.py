@@ -20,7 +20,7 @@ Progress = Optional[Callable[[str, Optional[float]], object]]
 def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Iterable[Time]] = ("16us", "64us", "128us"),
             burst: int = 32, top: int = 10, tunnel: str = "outer", threads: Optional[int] = None, strict: bool = False,
             keep_going: bool = False, progress: Progress = None) -> Analysis:
-    """What locality have traces, and what would holding their packets gain?
+    """Finds out what locality traces have, and what holding their packets would gain.
 
     `traces` is a capture or several of them: paths, bytes with a whole capture, or
     `"synth:flows=100,packets=1000"`. Captures are pcap or pcapng, plain, gzip or zstd.

@@ -95,12 +95,12 @@ class Partial:
 
     @property
     def span(self) -> Span:
-        """Where its first record begins, and where the next part does; 0 where that is not known."""
+        """The bytes at which its first record and the next part begin; 0 where that is not known."""
         return self._native.span
 
     @property
     def truncated_at_byte(self) -> Optional[int]:
-        """Where the capture is damaged; it ends there."""
+        """The byte at which the capture is damaged; it ends there."""
         return self._native.truncated_at_byte
 
     @property

@@ -124,6 +124,7 @@ class Trace:
 
     @classmethod
     def of(cls, one: _native.Analysis, parts: Optional[list[_native.Analysis]] = None) -> Trace:
+        """The result of a trace; with `parts`, that of several traces of which `one` is the total."""
         report = json.loads(one.report())
         values = {**report, "ip": _sequence(report["ip"]), "tcp": _sequence(report["tcp"])}
         clamped, missing = one.odd_times or (None, None)
@@ -203,6 +204,7 @@ class Analysis:
 
     @classmethod
     def of(cls, traces: list[Trace], failed: list[Failed]) -> Analysis:
+        """The result of these traces, of which there is one at least, and their total."""
         parts = [trace._native[0] for trace in traces]
         total = traces[0] if len(traces) == 1 else Trace.of(parts[0].merged(parts[1:]), parts)
         return cls(traces, total, failed)

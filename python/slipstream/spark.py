@@ -242,7 +242,7 @@ class _Stream(DataSourceStreamReader):
 
 def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, split: int = 64 << 20, keep_going: bool = False,
              groups: Optional[int] = None, **settings: Any) -> Analysis:
-    """What `slipstream.analyze` gives of the same captures, digit for digit, worked out by the cluster.
+    """Gives what `slipstream.analyze` gives of the same captures, digit for digit, worked out by the cluster.
 
     source: captures (files, patterns, folders), or a DataFrame of packets of `spark.read.format("pcap")`,
         also filtered, with its rows still in the order in which they were read.

@@ -191,7 +191,7 @@ typedef struct slip_reframe_config {
      */
     uint32_t flows;
     /**
-     * Which train leaves first of those that leave at the same time: SLIP_POLICY_*.
+     * The order of trains that leave at the same time: SLIP_POLICY_*.
      */
     uint32_t policy;
     /**
@@ -413,7 +413,7 @@ typedef struct slip_sketch_config {
      */
     size_t size;
     /**
-     * Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
+     * Its kind: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
      * "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
      * "space-saving".
      */

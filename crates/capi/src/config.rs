@@ -49,7 +49,7 @@ pub struct slip_reframe_config {
     pub capacity: u32,
     /// Flows whose age and size are remembered, 1 to 2^28; at least 1024 and twice the capacity are.
     pub flows: u32,
-    /// Which train leaves first of those that leave at the same time: SLIP_POLICY_*.
+    /// The order of trains that leave at the same time: SLIP_POLICY_*.
     pub policy: u32,
     /// From which packet on a flow is held: SLIP_ADMIT_*.
     pub admit: u32,

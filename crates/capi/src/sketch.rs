@@ -25,7 +25,7 @@ const CHUNK: usize = 64;
 pub struct slip_sketch_config {
     /// Bytes of this structure.
     pub size: usize,
-    /// Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
+    /// Its kind: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
     /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
     /// "space-saving".
     pub kind: *const c_char,

@@ -1,4 +1,4 @@
-/* Whatever a C program does wrong becomes a code and a text: NULL, sizes of 0, time that runs backwards, objects that were freed,
+/* Every mistake of a C program becomes a code and a text: NULL, sizes of 0, time that runs backwards, objects that were freed,
  * buffers that are too small. Run it with a sanitizer; it says how many checks passed. */
 #include <slipstream.h>
 #include <stdio.h>

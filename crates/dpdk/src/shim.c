@@ -45,13 +45,13 @@ struct slip_dpdk_memory {
     int time_at;
 };
 
-/* Where a packet is. */
+/* The place of a packet. */
 struct slip_dpdk_place {
     uint32_t unit; /* ELSEWHERE: it can't be used where it is, and has to be copied */
     uint32_t len;
 };
 
-/* How a device is to be used, by so many shards; opening it changes `queues` and `senders` to what it has. */
+/* Settings of a device that so many shards use; opening it changes `queues` and `senders` to what it has. */
 struct slip_dpdk_options {
     uint16_t queues, ring, mtu, shards, senders;
 };
@@ -287,7 +287,7 @@ int slip_dpdk_open(uint16_t port, const struct slip_dpdk_memory *memory, struct 
     return 0;
 }
 
-/* What has no such mode says so, and needs none. */
+/* A device without such a mode says so, and needs none. */
 void slip_dpdk_promiscuous(uint16_t port) { (void)rte_eth_promiscuous_enable(port); }
 
 /* Finds where net_pcap writes the time of a packet, in microseconds; the units of others are their own. Asked
@@ -407,7 +407,7 @@ uint16_t slip_dpdk_send(uint16_t port, uint16_t queue, const struct slip_dpdk_me
     know_this_thread();
     for (uint16_t i = 0; i < n; i++)
         if (likely(places[i].unit != ELSEWHERE)) {
-            /* What else stands in the mbuf is as it was when it came, or was taken. */
+            /* All else in the mbuf is as it was when it came, or was taken. */
             struct rte_mbuf *m = mbufs[i] = mbuf_of(memory, places[i].unit);
             m->data_len = places[i].len;
             m->pkt_len = places[i].len;
@@ -440,7 +440,7 @@ void slip_dpdk_relay(uint16_t from, uint16_t from_queue, uint16_t to, uint16_t t
     struct rte_mbuf *mbufs[BURST];
     know_this_thread();
     uint16_t n = rte_eth_rx_burst(from, from_queue, mbufs, max < BURST ? max : BURST);
-    /* What the receiving card noted is not what the sending one is to do; whose memory it is stays noted. */
+    /* The receiving card's notes are no orders to the sending one; whose memory it is stays noted. */
     for (uint16_t i = 0; i < n; i++)
         mbufs[i]->ol_flags &= RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
     uint64_t bytes = bytes_of(mbufs, n);

@@ -52,7 +52,7 @@ impl Input {
     }
 }
 
-/// Where a capture is damaged, and in words; an error if that is not to be borne.
+/// The byte at which a capture is damaged, and the damage in words; an error if that is not to be borne.
 pub(crate) fn damage(reader: &CaptureReader, strict: bool) -> Result<Option<(u64, String)>, Damaged> {
     let Some(damage) = reader.damage() else { return Ok(None) };
     let found = Damaged { file: reader.name().to_owned(), byte: damage.byte, what: damage.what.to_string() };

@@ -14,7 +14,7 @@ use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 use crate::error::exception;
 use crate::input::{Input, OddTimes, Opened, Progress, damage};
 
-/// How a replay is to be done.
+/// A replay to be done.
 struct Job {
     input: Input,
     output: Option<PathBuf>,

@@ -279,7 +279,7 @@ struct Reading {
     source: Source,
     last: bool,
     strict: bool,
-    /// What was said of packets before the span: see [`Parts::context`].
+    /// It stands for what was said of packets before the span: see [`Parts::context`].
     context: u64,
     damage: Option<(u64, String)>,
     odd_times: OddTimes,

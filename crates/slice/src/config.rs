@@ -78,7 +78,7 @@ pub struct SliceConfig {
     pub keep_bytes: u16,
     /// The amount of the rest that is parked.
     pub amount: Amount,
-    /// Which packets are sliced.
+    /// The packets that are sliced.
     pub rules: Rule,
     /// The policy for marked packets that can't be.
     pub marked: Marked,

@@ -66,7 +66,7 @@ pub struct Fields {
     pub worker: u32,
     /// The entry of that table.
     pub entry: u32,
-    /// Which of the payloads that the entry has held.
+    /// The number of the payload among those that the entry has held.
     pub generation: u64,
 }
 

@@ -106,8 +106,8 @@ proptest! {
     }
 }
 
-/// What was written can be read again, whether the other side has read it or not, as long as its place has
-/// nothing else.
+/// Entries that were written can be read again, whether the other side has read it or not, as long as their
+/// places have nothing else.
 #[test]
 fn what_was_written_is_still_there() {
     let memory = Memory::new(4, u32::MAX - 2);
