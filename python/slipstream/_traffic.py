@@ -59,7 +59,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
             if not keep_going:
                 raise
             first = first or error
-            failed.append(Failed("<bytes>" if isinstance(trace, bytes) else trace, str(error)))
+            failed.append(Failed.of("<bytes>" if isinstance(trace, bytes) else trace, error))
             continue
         warn(one.damage and one.damage[1])
         warn_of_times(one.file, one.odd_times)

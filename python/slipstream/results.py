@@ -85,12 +85,24 @@ def _sequence(values: dict[str, Any]) -> Sequence:
     })
 
 
+def words(error: Exception) -> str:
+    """What the command says of a trace, of which an `OSError` says it in Python's form."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or repr(error)
+
+
 @dataclass(frozen=True)
 class Failed:
-    """A trace that could not be read, and why."""
+    """A trace that could not be read, and why, in the words of the command."""
 
     file: str
     error: str
+
+    @classmethod
+    def of(cls, file: str, error: Exception) -> Failed:
+        """A trace that raised an exception."""
+        return cls(file, words(error))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from . import _native, partials
 from ._packets import packets
 from .partials import ALL, END, Partial, Span
-from .results import Analysis, Failed
+from .results import Analysis, Failed, words
 from .sketches import Sketch
 
 Paths = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
@@ -291,7 +291,7 @@ def plan(named: list[str], split: int) -> tuple[list[Part], list[Failed]]:
         try:
             parts += _cut(file, {"split": str(split)})
         except (OSError, _native.CaptureError) as error:
-            failed.append(Failed(file, str(error)))
+            failed.append(Failed.of(file, error))
     return parts, failed
 
 
@@ -489,7 +489,7 @@ def _outcome(work: Callable[[], bytes]) -> bytes:
     try:
         return work()
     except (OSError, _native.CaptureError) as error:
-        return b"!" + (str(error) or repr(error)).encode()
+        return b"!" + words(error).encode()
 
 
 def _again(file: str, text: str = "") -> Exception:

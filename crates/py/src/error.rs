@@ -1,8 +1,6 @@
 //! Errors as exceptions. What the system says becomes an `OSError` of the fitting class with errno and file
 //! name; what is wrong with a file, a `CaptureError` or `StateError`; anything else, a `ValueError`.
 
-use std::io;
-
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use slipstream::io::capture::CaptureError as ReadError;
@@ -69,16 +67,13 @@ pub(crate) fn exception(error: anyhow::Error) -> PyErr {
 fn of_capture(error: &ReadError) -> PyErr {
     let text = error.to_string();
     match error {
-        ReadError::NotFound { file } => system(file, Some(2), "no such file"),
-        ReadError::PermissionDenied { file } => system(file, Some(13), "permission to read it is denied"),
-        ReadError::IsDirectory { file } => system(file, Some(21), "is a directory; name a capture file"),
-        ReadError::NoFolder { file, folder } => {
-            system(file, Some(2), &format!("there is no folder {folder}"))
-        }
+        ReadError::NotFound { file } | ReadError::NoFolder { file, .. } => system(file, Some(2), text),
+        ReadError::PermissionDenied { file } => system(file, Some(13), text),
+        ReadError::IsDirectory { file } => system(file, Some(21), text),
         ReadError::Open { file, source }
         | ReadError::Create { file, source }
         | ReadError::Write { file, source }
-        | ReadError::Read { file, source, .. } => of_io(file, source),
+        | ReadError::Read { file, source, .. } => system(file, source.raw_os_error(), text),
         ReadError::Empty { file } | ReadError::UnknownFormat { file, .. } => at(file, Some(0), text),
         ReadError::UnsupportedVersion { file, .. } => at(file, Some(4), text),
         ReadError::HeaderTruncated { file, found, .. } => at(file, Some(*found as u64), text),
@@ -92,16 +87,12 @@ fn of_capture(error: &ReadError) -> PyErr {
     }
 }
 
-fn of_io(file: &str, error: &io::Error) -> PyErr {
-    system(file, error.raw_os_error(), &error.to_string())
-}
-
-/// Python chooses the class by the number: 2 is `FileNotFoundError`.
-fn system(file: &str, number: Option<i32>, what: &str) -> PyErr {
-    match number {
-        Some(number) => PyOSError::new_err((number, what.to_owned(), file.to_owned())),
-        None => PyOSError::new_err(format!("{file}: {what}")),
-    }
+/// Python chooses the class by the number: 2 is `FileNotFoundError`. It adds the name of the file, with which
+/// the text begins.
+fn system(file: &str, number: Option<i32>, text: String) -> PyErr {
+    let Some(number) = number else { return PyOSError::new_err(text) };
+    let what = text.strip_prefix(file).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text);
+    PyOSError::new_err((number, what.to_owned(), file.to_owned()))
 }
 
 fn at(file: &str, byte: Option<u64>, text: String) -> PyErr {
