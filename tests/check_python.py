@@ -272,6 +272,9 @@ class Checks(States):
                 self.raises(TypeError, lambda call=call: call(opened), "" if call is s.reframe else "open file")
         self.raises(FileNotFoundError, lambda: s.reframe(whole, scratch / "nowhere" / "out.pcap"), "nowhere")
         assert not (scratch / "x.pcap").exists()
+        # A disk that is full is the system's error, whoever writes, with the name of the file.
+        for call in (lambda: s.reframe(whole, "/dev/full"), lambda: s.synth("/dev/full", packets=10)):
+            self.raises(OSError, call, "free some space", filename="/dev/full", errno=28)
         # A file's name may be no UTF-8; reports have it as well as they can.
         odd = scratch / os.fsdecode(b"odd\xff.pcap")
         report = s.synth(odd, packets=10)

@@ -385,7 +385,7 @@ impl Egress for Outlet {
 
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
         self.some_cut |= self.transmit.ethernet_only() && new.iter().any(|one| one.snap_len > 0);
-        self.transmit.interfaces(new).map_err(|e| StageError(e.to_string()))
+        self.transmit.interfaces(new).map_err(StageError::from)
     }
 
     fn ethernet_only(&self) -> bool {
@@ -417,11 +417,11 @@ impl Egress for Outlet {
     }
 
     fn flush(&mut self) -> Result<(), StageError> {
-        self.transmit.flush().map_err(|e| StageError(e.to_string()))
+        self.transmit.flush().map_err(StageError::from)
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
-        self.transmit.finish().map_err(|e| StageError(e.to_string()))
+        self.transmit.finish().map_err(StageError::from)
     }
 }
 

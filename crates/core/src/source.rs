@@ -9,6 +9,7 @@ use crate::batch::{Arrivals, BATCH};
 use crate::clock::LiveClock;
 use crate::interface::Interface;
 use crate::pool::{Pool, Region};
+use crate::stage::StageError;
 use crate::time::Nanos;
 
 /// Why a source ended early, in the words of whoever implements it.
@@ -38,6 +39,13 @@ impl fmt::Display for SourceError {
 impl Error for SourceError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source()
+    }
+}
+
+/// A stage that is a port fails as the port does.
+impl From<SourceError> for StageError {
+    fn from(error: SourceError) -> Self {
+        Self::new(error.0)
     }
 }
 

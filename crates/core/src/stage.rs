@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::error::Error;
 use core::fmt;
 
 use slipstream_wire::{Encapsulation, LinkType};
@@ -370,15 +371,30 @@ pub trait Egress {
 
 /// A stage fails while it works: its output can't be written.
 #[derive(Debug)]
-pub struct StageError(pub String);
+pub struct StageError(Box<dyn Error + Send + Sync>);
 
-impl fmt::Display for StageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+impl StageError {
+    /// With this cause, whose text is the whole message.
+    #[must_use]
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+
+    /// The cause, where it is of this type.
+    #[must_use]
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
     }
 }
 
-impl core::error::Error for StageError {}
+impl fmt::Display for StageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The text says all, the cause's own causes included.
+impl Error for StageError {}
 
 /// The verdict about a packet: it leaves by a port, or is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -346,7 +346,7 @@ impl Measure {
                 }
             }
             Err(error) => {
-                self.failed.get_or_insert_with(|| StageError(error.to_string()));
+                self.failed.get_or_insert_with(|| StageError::new(error));
                 (self.left, self.end) = (u64::MAX, Nanos::MAX);
             }
         }
@@ -505,7 +505,7 @@ impl Egress for Measure {
             (self.span.end_ns, self.span.partial) = (self.end.0, true);
         }
         self.span.gaps_missing = self.forgotten_flows() > 0;
-        let done = self.snapshots.finish(self.span).map_err(|e| StageError(e.to_string()));
+        let done = self.snapshots.finish(self.span).map_err(StageError::new);
         self.failed.take().map_or(done, Err)
     }
 

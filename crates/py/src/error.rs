@@ -51,14 +51,14 @@ pub(crate) fn exception(error: anyhow::Error) -> PyErr {
         if let Some(e) = cause.downcast_ref::<Damaged>() {
             return at(&e.file, Some(e.byte), e.to_string());
         }
-        match cause.downcast_ref::<RunError>() {
-            Some(RunError::Damaged { file, byte, .. }) => return at(file, Some(*byte), cause.to_string()),
-            Some(RunError::Source(source)) => {
-                if let Some(e) = source.downcast_ref::<ReadError>() {
-                    return of_capture(e);
-                }
-            }
-            _ => {}
+        let of_run = match cause.downcast_ref::<RunError>() {
+            Some(RunError::Damaged { file, byte, .. }) => Some(at(file, Some(*byte), cause.to_string())),
+            Some(RunError::Source(error)) => error.downcast_ref::<ReadError>().map(of_capture),
+            Some(RunError::Stage(error)) => error.downcast_ref::<ReadError>().map(of_capture),
+            _ => None,
+        };
+        if let Some(exception) = of_run {
+            return exception;
         }
     }
     PyValueError::new_err(format!("{error:#}"))

@@ -214,7 +214,7 @@ impl<S: Sink> Observe for ToSink<S> {}
 
 impl<S: Sink> Egress for ToSink<S> {
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
-        new.iter().try_for_each(|i| self.sink.interface(i)).map_err(|e| StageError(e.to_string()))
+        new.iter().try_for_each(|i| self.sink.interface(i)).map_err(StageError::new)
     }
 
     fn failed(&self) -> bool {
@@ -230,6 +230,6 @@ impl<S: Sink> Egress for ToSink<S> {
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
-        self.failed.take().map_or(Ok(()), |error| Err(StageError(error.to_string())))
+        self.failed.take().map_or(Ok(()), |error| Err(StageError::new(error)))
     }
 }

@@ -381,15 +381,15 @@ impl Observe for Tap {
 
 impl Egress for Tap {
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
-        self.writes.interfaces(new).map_err(|e| StageError(e.to_string()))
+        self.writes.interfaces(new).map_err(StageError::from)
     }
 
     fn flush(&mut self) -> Result<(), StageError> {
-        self.writes.flush().map_err(|e| StageError(e.to_string()))
+        self.writes.flush().map_err(StageError::from)
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
-        self.writes.finish().map_err(|e| StageError(e.to_string()))
+        self.writes.finish().map_err(StageError::from)
     }
 }
 

@@ -163,7 +163,7 @@ impl Target {
 }
 
 fn not_written(path: &Path, error: &io::Error) -> StageError {
-    StageError(format!("{}: cannot be written: {error}{}", path.display(), advice_on_write(error)))
+    StageError::new(format!("{}: cannot be written: {error}{}", path.display(), advice_on_write(error)))
 }
 
 /// Records on their way out.
@@ -237,7 +237,7 @@ impl Export {
         match result {
             Err(error) => {
                 self.lost += 1;
-                self.trouble = Some(not_written(path, &error).0);
+                self.trouble = Some(not_written(path, &error).to_string());
             }
             // Records that wait in a buffer are not written yet.
             Ok(()) if matches!(out, Some(Out::Whole(_))) => {}

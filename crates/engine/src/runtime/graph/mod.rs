@@ -125,7 +125,7 @@ impl Head {
         let Some((port, kind)) = &self.ethernet_only else { return Ok(()) };
         let other = self.source.interfaces().iter().find(|one| one.link() != LinkType::Ethernet);
         other.map_or(Ok(()), |other| {
-            Err(StageError(format!(
+            Err(StageError::new(format!(
                 "`{}` brings packets of link type {}, and `{port}` ({kind}) sends Ethernet frames only: capture on \
                  one interface instead of `any`, or give them Ethernet headers first (tcprewrite --dlt=enet)",
                 self.name, other.link_number as u16,
@@ -459,7 +459,7 @@ impl Pipeline {
         calls.count += 1;
         if calls.count >= MOST_CALLS {
             let (name, kind, at) = (&n.name, n.kind, deadline.0);
-            self.stuck = Some(StageError(format!(
+            self.stuck = Some(StageError::new(format!(
                 "stage `{name}` ({kind}) keeps time from going on: what is due there at {at} ns is still due after \
                  {MOST_CALLS} calls"
             )));
