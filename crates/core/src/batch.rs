@@ -18,7 +18,7 @@ pub struct Train {
     pub start: u32,
     /// Its packets.
     pub len: u32,
-    /// When it leaves.
+    /// The time at which it leaves.
     pub release: Nanos,
     /// Its place among trains that leave at the same instant: lower first, then by `sequence`.
     pub order: u64,

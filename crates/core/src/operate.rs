@@ -86,7 +86,7 @@ pub struct EntryEnds {
 /// The beginning or the end of a session of address translation, with what RFC 6888 §4 REQ-12 has logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionEvent {
-    /// When.
+    /// The time at which it happened.
     pub time: Nanos,
     /// True at its beginning.
     pub begins: bool,
@@ -103,7 +103,7 @@ pub struct SessionEvent {
 /// A decision against a packet, one of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// When.
+    /// The time at which it happened.
     pub time: Nanos,
     /// Line of the rule in its file; none where no rule matched, and the default decided.
     pub line: Option<u32>,
@@ -146,7 +146,8 @@ pub trait Operate {
         new
     }
 
-    /// What it needs no longer since an update, where that was not known at once; it is asked a little later.
+    /// Gives what it needs no longer since an update, where that was not known at once; it is asked a little
+    /// later.
     fn given_up(&mut self) -> Option<Update> {
         None
     }
@@ -181,7 +182,7 @@ pub trait Operate {
     /// it, elsewhere, and be handed to [`update`](Self::update) then.
     ///
     /// # Errors
-    /// Why it can't, in words.
+    /// The reason why it can't, in words.
     fn act(&self, action: &str, _on: &str) -> Result<Preparation, String> {
         Err(format!("`{action}` is nothing that stages of this type do"))
     }

@@ -22,7 +22,7 @@ use crate::source::{Source, SourceError};
 use crate::stage::{Context, DropReason, Drops, Egress, Observe, Output, Stage, StageError};
 use crate::time::Nanos;
 
-/// Why a port can't be used any more, in the words of whoever implements it.
+/// The reason why a port can't be used any more, in the words of whoever implements it.
 pub type PortError = SourceError;
 
 /// The half of a port that packets go to.
@@ -117,7 +117,7 @@ pub trait Transmit {
         None
     }
 
-    /// Why it can't write now, in words for the user: packets are lost meanwhile.
+    /// The reason why it can't write now, in words for the user; packets are lost meanwhile.
     fn trouble(&self) -> Option<String> {
         None
     }

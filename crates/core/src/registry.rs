@@ -230,7 +230,7 @@ pub enum Made {
     Checked,
 }
 
-/// Why a stage can't be built: which setting is to blame, and why.
+/// The reason why a stage can't be built, and the setting that is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct BuildError {
@@ -286,8 +286,8 @@ pub struct StageType {
     pub build: fn(&Settings, &Site<'_>) -> Result<Made, BuildError>,
 }
 
-/// Which packets must come to the same core, where a pipeline runs on several, each with stages and tables of
-/// its own. The fragments of a datagram count as packets of its flow, and ICMP errors as packets of the
+/// The packets that must come to the same core, where a pipeline runs on several, each with stages and tables
+/// of its own. The fragments of a datagram count as packets of its flow, and ICMP errors as packets of the
 /// connection that they are about.
 ///
 /// Bounds don't count, such as the places of a table or the answers given a second: each core has its share
@@ -338,7 +338,7 @@ pub enum EventKind {
     Denials,
 }
 
-/// Why a live pipeline can't be divided among threads.
+/// The reason why a live pipeline can't be divided among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneThread {
     /// A stage has room for so many packets only.
@@ -428,7 +428,7 @@ pub struct Properties {
     pub holds: bool,
     /// More packets may leave than came.
     pub copies: bool,
-    /// Why a live pipeline with it runs on one thread, where it does.
+    /// The reason why a live pipeline with it runs on one thread, where it does.
     pub one_thread: fn(&Settings, Role) -> Option<OneThread>,
     /// Packets that come by again and again are dropped in the end.
     pub counts_hops: bool,
@@ -445,10 +445,10 @@ pub struct Properties {
     pub events: Option<EventKind>,
     /// The fate of payloads.
     pub payload: Payload,
-    /// Why packets are dropped here, as far as that is known beforehand; the reasons of output ports that may
-    /// lead nowhere aside. A stage may still count others, which its report then has.
+    /// The reasons for which packets are dropped here, as far as they are known beforehand; those of output
+    /// ports that may lead nowhere aside. A stage may still count others, which its report then has.
     pub drops: &'static [DropReason],
-    /// Why it can't do with packets whose payload waits elsewhere, if it can't.
+    /// The reason why it can't do with packets whose payload waits elsewhere, if it can't.
     pub needs_payload: fn(&Settings) -> Option<&'static str>,
     /// Frames may leave with other bytes than they came with, or are made here, so that a frame check
     /// sequence at their end is not theirs any more.
@@ -459,7 +459,7 @@ pub struct Properties {
     pub external: fn(&Settings) -> Vec<IpNet>,
     /// Interfaces to links, by the numbers of its ports; none where they can't be read, or there are none.
     pub attachments: fn(&Settings) -> Option<Vec<Attachment>>,
-    /// Which packets must come to the same core.
+    /// The packets that must come to the same core.
     pub meets: fn(&Settings) -> Meets,
     /// The settings that can change while stages run, if any can.
     pub reload: Option<Reloading>,
@@ -469,7 +469,7 @@ pub struct Properties {
     pub sharing: fn(&Settings) -> Sharing,
     /// Of a port: the settings with which each shard opens it.
     pub shared: fn(&Settings, Shared) -> Settings,
-    /// Why shards can't have it, where the packets that must meet aren't the reason.
+    /// The reason why shards can't have it, where the packets that must meet aren't the reason.
     pub hindrance: fn(&Settings) -> Option<Hindrance>,
     /// Settings with which fewer packets must meet, in words, where all have to with others.
     pub without_meeting: Option<&'static str>,
@@ -549,13 +549,14 @@ impl StageType {
         all
     }
 
-    /// Why it can't do with packets whose payload waits elsewhere, if it can't with these settings.
+    /// The reason why it can't do with packets whose payload waits elsewhere, if it can't with these
+    /// settings.
     #[must_use]
     pub fn needs_payload(&self, settings: &Settings) -> Option<&'static str> {
         (self.properties.needs_payload)(settings)
     }
 
-    /// Which packets must come to the same core with these settings.
+    /// The packets that must come to the same core with these settings.
     #[must_use]
     pub fn meets(&self, settings: &Settings) -> Meets {
         (self.properties.meets)(settings)

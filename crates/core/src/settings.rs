@@ -284,7 +284,7 @@ impl Kind {
     /// The value of what was written. Paths are relative to `base`.
     ///
     /// # Errors
-    /// What was written is no value of this kind or is out of its range, or a file of rules can't be used.
+    /// The text is no value of this kind or is out of its range, or a file of rules can't be used.
     pub fn parse(&self, literal: &Literal, base: &Path) -> Result<Value, Wrong> {
         let text = match (self, literal) {
             (Self::List(kind), Literal::List(all)) => {

@@ -12,7 +12,7 @@ use crate::pool::{Pool, Region};
 use crate::stage::StageError;
 use crate::time::Nanos;
 
-/// Why a source ended early, in the words of whoever implements it.
+/// The reason why a source ended early, in the words of whoever implements it.
 #[derive(Debug)]
 pub struct SourceError(Box<dyn Error + Send + Sync>);
 

@@ -275,7 +275,7 @@ pub trait Observe {
         Vec::new()
     }
 
-    /// Why it can't write now what it writes outside of the pipeline, in words for the user.
+    /// The reason why it can't write now what it writes outside of the pipeline, in words for the user.
     fn trouble(&self) -> Option<String> {
         None
     }

@@ -93,7 +93,7 @@ impl Read for Stream {
                 // Reading from a file that can't be waited for says what is wrong.
                 _ => match self.file.read(into) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // Who ends both sides of a pipe has cut the stream off; this is no capture's end.
+                    // A stop that ends both sides of a pipe has cut the stream off: no capture ends here.
                     Ok(0) if self.stop.load(Ordering::Relaxed) => {}
                     read => return read,
                 },

@@ -174,7 +174,7 @@ impl Chain<'_> {
         q
     }
 
-    /// By how much `q` differs from what it becomes after one more poll: the sum over states, with no sign.
+    /// The difference between `q` and what it becomes after one more poll: the sum over states, with no sign.
     pub(crate) fn residual(&self, q: &[f64]) -> f64 {
         let mut next = vec![0.0; self.states()];
         for (state, p) in q.iter().enumerate().filter(|(_, p)| **p > 0.0) {

@@ -267,7 +267,7 @@ fn check_work(
     Ok(())
 }
 
-/// Which difference over n gives the count.
+/// The function of n whose differences give the count.
 #[derive(Clone, Copy)]
 enum Order {
     /// Of `P(A⁽ⁿ⁾ ≤ B)`: the renewal start.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why the model gives no answer.
+/// The reason why the model gives no answer.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -61,7 +61,7 @@ pub enum Error {
     /// A distribution that was given as numbers is none.
     #[error("{what}: {why}")]
     Distribution {
-        /// Which one.
+        /// The name of the distribution.
         what: String,
         /// The fault.
         why: String,
@@ -106,7 +106,7 @@ pub enum Error {
         /// Bound on memory, MiB.
         limit_mebibytes: usize,
     },
-    /// Which state the queue settles in depends on how it started, so there is no one answer.
+    /// The state in which the queue settles depends on how it started, so there is no one answer.
     #[error(
         "the queue doesn't settle in one way: from a queue of {state} packets it stays at or below {state}, from others above it; \
          let services or arrivals vary (--service poisson, --interarrival poisson)"
@@ -124,7 +124,7 @@ pub enum Error {
     /// The solution doesn't satisfy its equations; it is not given out.
     #[error("the solution did not converge: {what} is {value:e}, and at most {limit:e} is allowed")]
     NotConverged {
-        /// Which check failed.
+        /// The name of the check that failed.
         what: &'static str,
         /// The value found.
         value: f64,

@@ -56,7 +56,7 @@ pub struct Fit {
     pub empty_poll_ns: Option<f64>,
 }
 
-/// Which lines to take for batch sizes that were not measured.
+/// The lines to take for batch sizes that were not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// One line through all loads: what the paper finds best.

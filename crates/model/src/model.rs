@@ -73,7 +73,7 @@ pub struct Solution {
     pub wait: Delay,
     /// From a packet's arrival to the end of the service of its batch.
     pub sojourn: Delay,
-    /// By how much one more poll would change `queue_pmf`, summed over states.
+    /// The change of `queue_pmf` by one more poll, summed over states with no sign.
     pub residual: f64,
     /// Relative difference of packets accepted and packets served.
     pub imbalance: f64,

@@ -252,7 +252,7 @@ fn clock_of(comment: &str) -> Option<f64> {
     })
 }
 
-/// Which field of a line is what.
+/// The places of the fields in a line.
 struct Columns {
     time: usize,
     ticks: bool,
@@ -265,7 +265,7 @@ struct Columns {
 impl Columns {
     fn of(name: &str, number: u64, header: &str) -> Result<Self, Error> {
         let names: Vec<String> = header.split(',').map(|n| n.trim().to_ascii_lowercase()).collect();
-        // Which of two columns were meant, nobody knows.
+        // Nobody knows which of two columns was meant.
         let find = |wanted: &[&str]| {
             let mut found = names.iter().enumerate().filter(|(_, n)| wanted.contains(&n.as_str()));
             match (found.next(), found.next()) {

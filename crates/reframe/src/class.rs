@@ -64,7 +64,8 @@ pub(crate) fn is_about_heavy_flows(class: &str) -> bool {
     selects.is_some_and(|(selects, _)| !matches!(heaviest(selects.trim()), Ok((None, _))))
 }
 
-/// What of a text is about heavy flows, and the rule behind it: `top 20`, `top 1 %`, `top 1 % of RULE`.
+/// The part of a text that is about heavy flows, and the rule behind it: `top 20`, `top 1 %`,
+/// `top 1 % of RULE`.
 fn heaviest(text: &str) -> Result<(Option<Top>, &str), String> {
     let spaced = |text: &str| text.is_empty() || text.starts_with(char::is_whitespace);
     let Some(rest) = text.strip_prefix("top").filter(|rest| spaced(rest)) else { return Ok((None, text)) };

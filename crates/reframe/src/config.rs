@@ -70,7 +70,7 @@ impl ClassSettings {
 pub struct Class {
     /// Name, for statistics.
     pub name: String,
-    /// Which packets.
+    /// The rule that its packets match.
     pub rule: Rule,
     /// Of these, only those of the flows that have most of them of late; see [`ReframeConfig::heavy_flows`].
     /// Packets of classes before this one don't count.
@@ -125,7 +125,7 @@ pub struct ReframeConfig {
     pub gro_verify: bool,
     /// Restore TCP sequence order inside a train.
     pub tcp_order: bool,
-    /// Which header of a tunnel makes the flow.
+    /// The header of a tunnel that makes the flow.
     pub encapsulation: Encapsulation,
     /// Seed of the flow table's hash. Results don't depend on it; live, it should be secret.
     pub seed: u64,

@@ -81,7 +81,7 @@ pub struct Reframer {
 pub struct Train<'a> {
     /// The handles of its packets.
     pub handles: &'a [u32],
-    /// When it left.
+    /// The time at which it left.
     pub release: Nanos,
     /// Number of its flow: of two trains that leave within a hold of each other it is the same only if their
     /// flows are. [`Frame::NO_FLOW`] for a packet that can't be classified, which is a train by itself.
@@ -102,7 +102,7 @@ pub struct Train<'a> {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Which packet it is, to its owner.
+    /// The number by which its owner knows it.
     pub handle: u32,
     /// Its length on the wire, in bytes; what is held counts against `capacity_bytes` with it.
     pub len: u32,
@@ -226,7 +226,7 @@ impl From<ConfigError> for EmbedError {
     }
 }
 
-/// Why packets were not taken. None of a burst was then, and nothing else has changed.
+/// The reason why packets were not taken. None of a burst was then, and nothing else has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// The time is before that of an earlier packet.

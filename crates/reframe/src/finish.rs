@@ -67,7 +67,7 @@ impl TrainFinish {
         let Some(flow) = train.first().map(|f| f.flow as usize) else { return 0 };
         let (Some(ack), Some(state)) = (&self.ack, self.states.get_mut(flow)) else { return 0 };
         let Some(views) = views(pool, train, &mut self.views) else {
-            // Of what is no TCP nothing will ever be known.
+            // Nothing will ever be known of a flow that is not TCP.
             if !state.is_unknown() || train.first().is_some_and(|f| f.info.is_tcp()) {
                 note_all(state, pool, train);
             }

@@ -106,7 +106,7 @@ fn slots(limit: usize) -> usize {
 #[derive(Debug)]
 pub struct FlowTable {
     index: Vec<u64>,
-    /// By how much a hash is shifted to be a place in the index.
+    /// Bits that a hash is shifted to the right by, so that it is a place in the index.
     shift: u32,
     entries: Vec<Entry>,
     wide: Vec<WideKey>,

@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     timers: Option<Timers>,
     /// There is one list, and nothing else says when a train is due.
     single: bool,
-    /// When the first of all lists is due; a single list says so itself.
+    /// The time at which the first of all lists is due; a single list says so itself.
     due_of_many: Nanos,
     packets: u32,
     /// Most packets held so far, as far as [`Hold::note_peak`] was told.

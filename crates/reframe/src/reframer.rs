@@ -279,7 +279,7 @@ impl Reframe {
         if self.leaving.is_empty() { self.hold.due().after(1) } else { self.instant.after(1) }
     }
 
-    /// When the next held train is due; [`Nanos::MAX`] when none is held.
+    /// The time at which the next held train is due; [`Nanos::MAX`] when none is held.
     #[must_use]
     pub fn next_deadline(&self) -> Nanos {
         self.hold.due()

@@ -166,7 +166,7 @@ pub struct ReframeStage {
     /// The reframer that takes over before anything else happens, and when it was given.
     next: Option<Box<Reframe>>,
     given: Nanos,
-    /// What is left of the one before, for another thread to free.
+    /// The remains of the one before, for another thread to free.
     given_up: Option<Box<Reframe>>,
 }
 

@@ -13,7 +13,7 @@ use slipstream_core::batch::BATCH;
 use slipstream_core::frame::Frame;
 use slipstream_core::time::Nanos;
 
-/// Why a train left.
+/// The reason why a train left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It reached `burst` packets.

@@ -31,8 +31,8 @@ struct Pending {
     bits: u8,
 }
 
-/// What can be found out of packets without knowing those before them. Several threads may each make some, of
-/// parts of a trace; an [`Analyzer`] takes them in the order of the trace.
+/// The facts of packets that can be found without knowing those before them. Several threads may each make
+/// some, of parts of a trace; an [`Analyzer`] takes them in the order of the trace.
 #[derive(Clone, Debug)]
 pub struct Digest {
     settings: Reading,
@@ -45,7 +45,7 @@ pub struct Digest {
     packets: Vec<Pending>,
 }
 
-/// What reading a packet depends on.
+/// The settings that reading a packet depends on.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     encapsulation: Encapsulation,

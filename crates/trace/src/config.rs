@@ -14,7 +14,7 @@ pub struct Config {
     pub switch_batches: Vec<u32>,
     /// Addresses that `top_endpoints` lists.
     pub top: usize,
-    /// Which IP header of a tunnel counts.
+    /// The IP header of a tunnel that counts.
     pub encapsulation: Encapsulation,
     /// Threads that work on the packets, the caller's included; at least 1. More than two plus the number of
     /// windows find nothing to do.
@@ -35,7 +35,7 @@ impl Default for Config {
     }
 }
 
-/// Why a [`Config`] can't be used.
+/// The reason why a [`Config`] can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// [`Config::burst`] is out of range.

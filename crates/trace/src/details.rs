@@ -21,11 +21,11 @@ pub struct DetailConfig {
     pub windows_ns: Vec<u64>,
     /// Packets at which a train leaves at once; 0 is taken as 1.
     pub burst: u32,
-    /// Which IP header of a tunnel counts.
+    /// The IP header of a tunnel that counts.
     pub encapsulation: Encapsulation,
 }
 
-/// What one packet adds to its flow.
+/// One packet, as far as it adds to its flow.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     key: FlowKey,
@@ -38,8 +38,9 @@ struct Seen {
     tcp: bool,
 }
 
-/// What can be found out of packets without knowing those before them, as a [`Digest`](crate::Digest) does:
-/// several threads may each make some, and [`Details`] take them in the order of the trace.
+/// The facts of packets that can be found without knowing those before them, as in a
+/// [`Digest`](crate::Digest): several threads may each make some, and [`Details`] take them in the order of
+/// the trace.
 #[derive(Clone, Debug)]
 pub struct DetailDigest {
     encapsulation: Encapsulation,
@@ -128,7 +129,7 @@ impl FlowDetail {
 /// A flow's trains under one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowTrains {
-    /// When the train under way began.
+    /// Arrival of the first packet of the train under way, in ns.
     open: u64,
     /// Its packets so far.
     size: u32,
@@ -264,7 +265,7 @@ impl Details {
                 for (mine, more) in mine.iter_mut().zip(trains) {
                     mine.batches += more.batches;
                     mine.alone += more.alone;
-                    // What is under way belongs to the trace before.
+                    // The train under way belongs to the trace before.
                     mine.size = 0;
                 }
             }

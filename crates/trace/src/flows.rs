@@ -43,7 +43,7 @@ pub(crate) struct FlowTable {
     next: u32,
 }
 
-/// How a table hashes keys.
+/// The hash function of a table, keyed with its seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hashing(u64);
 
@@ -71,7 +71,7 @@ impl FlowTable {
         self.hashing().hash(key)
     }
 
-    /// How it hashes keys.
+    /// Its hash function.
     pub(crate) fn hashing(&self) -> Hashing {
         Hashing(self.seed)
     }

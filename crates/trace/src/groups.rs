@@ -11,7 +11,7 @@ use slipstream_wire::{FlowKey, LinkType};
 
 use crate::details::{DetailConfig, Details, FlowDetail, FlowTrains};
 
-/// What flows are grouped by.
+/// The property that flows are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
     /// Protocol and destination port.
@@ -157,7 +157,7 @@ impl Group {
 /// The groups of a trace, of which only so many are listed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Groups {
-    /// What they are grouped by: `dst-port`, `endpoint`, `vlan`, `slice`.
+    /// The property that they are grouped by: `dst-port`, `endpoint`, `vlan`, `slice`.
     pub by: String,
     /// The length of slices, in nanoseconds; none of other groups.
     pub slice_ns: Option<u64>,

@@ -44,11 +44,11 @@ const SCHEMA: &str = "message flows {
     optional int32 tcp_flags (INTEGER(8, false));
 }";
 
-/// Why a Parquet file could not be written.
+/// The reason why a Parquet file could not be written.
 #[derive(Debug, Error)]
 #[error("Parquet can't be written: {said}")]
 pub struct FlowFileError {
-    /// What another library says of an error says it best.
+    /// The message of the library in which it failed.
     said: String,
     source: Box<dyn std::error::Error + Send + Sync>,
 }

@@ -12,7 +12,7 @@ use crate::flows::FlowTable;
 use crate::report::{Report, Skipped};
 use crate::trains::{TrainTotals, Trains};
 
-/// Why two partial results don't go together.
+/// The reason why two partial results don't go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MergeError {
     /// They come from different settings (windows, burst, switch batches, encapsulation, number of top

@@ -40,7 +40,7 @@ pub(crate) struct Open {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) open: Vec<Open>,
-    /// When the full ones leave.
+    /// The time at which the full ones leave.
     pub(crate) full_at: u64,
 }
 
@@ -279,7 +279,7 @@ impl Trains {
         all
     }
 
-    /// What has not left. [`ADVANCES`] is counted by packet, not by batch: it is left out.
+    /// The batches that have not left. [`ADVANCES`] is counted by packet, not by batch: it is left out.
     pub(crate) fn held(&self) -> Held {
         let slots = (0..self.len).filter_map(|k| self.ring.get((self.head + k) & (self.ring.len() - 1)));
         let open = slots.zip(self.taken..).filter(|(slot, _)| slot.flow != NO_FLOW).map(|(slot, number)| {
@@ -297,7 +297,7 @@ impl Trains {
         Held { open: all.into_iter().map(|(_, open)| open).collect(), full_at }
     }
 
-    /// What was counted so far, which is counted anew from here on.
+    /// Takes what was counted so far; counting begins anew from here on.
     pub(crate) fn take_body(&mut self) -> Body {
         let counts = std::mem::replace(&mut self.counts, Counts::new(self.burst));
         let sent = std::mem::replace(&mut self.sent, Sent::NEW);

@@ -1,4 +1,4 @@
-//! Who runs the analyses: the caller's thread alone, or further ones too.
+//! The threads that run the analyses: the caller's alone, or further ones too.
 //!
 //! An analysis reads every block, in order, and nothing else; so it makes no difference to the results which
 //! thread runs it.

@@ -91,7 +91,7 @@ pub unsafe trait Region: Any + Send {
     fn give_back(&mut self, packets: &mut dyn Iterator<Item = usize>);
 }
 
-/// Why memory can't be adopted.
+/// The reason why memory can't be adopted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AdoptError {
     /// Units of 64 bytes can't be counted from its beginning.

@@ -41,7 +41,7 @@ pub(super) struct Memory {
     home: Home,
 }
 
-/// Whose the range is.
+/// The owner of the range.
 #[derive(Debug)]
 enum Home {
     /// This value's alone.

@@ -1,4 +1,4 @@
-//! Which slabs of a memory are used.
+//! The books of a memory's slabs: some are used, others are free.
 
 use alloc::vec::Vec;
 use core::ops::Range;

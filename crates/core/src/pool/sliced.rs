@@ -253,7 +253,7 @@ impl Pool {
         }
     }
 
-    /// Whose sliced packet it is, and its token, if it is one.
+    /// The owner of a sliced packet, and its token; `None` for a packet that is whole.
     pub(super) fn tail(&self, id: u32, class: u8) -> Option<(u32, u64)> {
         if !is_sliced(class) {
             return None;
@@ -331,7 +331,7 @@ impl Pool {
         }
     }
 
-    /// Whose sliced packet it is, and its token; `None` for one that is whole.
+    /// The owner of a sliced packet, and its token; `None` for a packet that is whole.
     pub fn sliced_of(&self, id: BufId) -> Option<(u32, u64)> {
         let class = self.class(id.0)?;
         self.tail(id.0, class)

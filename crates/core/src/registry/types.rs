@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::StageType;
 
-/// Why a stage type can't be registered.
+/// The reason why a stage type can't be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Another type has its name.

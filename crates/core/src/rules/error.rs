@@ -133,7 +133,7 @@ pub enum RuleFileError {
     Read {
         /// The file.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The reason why it can't.
         source: std::io::Error,
     },
     /// The file was read, but isn't a rule.

@@ -61,7 +61,7 @@ pub enum Test {
     Length(Ranges),
 }
 
-/// Which end of a packet a test is about.
+/// The end of a packet that a test is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The source.

@@ -1,8 +1,8 @@
-//! Why packets are dropped, and how many.
+//! The reasons for which packets are dropped, and how many are.
 
 use core::fmt;
 
-/// Why a packet was dropped: a reason that stages of several types may have, or one of a type's own.
+/// The reason why a packet was dropped: one that stages of several types may have, or one of a type's own.
 ///
 /// ```
 /// use slipstream_core::stage::{DropReason, Drops, OwnReason};

@@ -270,7 +270,7 @@ impl<K: Key, V: Copy> Table<K, V> {
         self.entries.get(id as usize).map(|e| &e.key)
     }
 
-    /// When an entry is due.
+    /// The time at which an entry is due; 0 for a number that is not in use.
     #[inline]
     #[must_use]
     pub fn deadline(&self, id: u32) -> Nanos {

@@ -377,7 +377,7 @@ impl Learner {
         self.contexts[usize::from(context)].gaps
     }
 
-    /// What each packet is counted in.
+    /// The counts to which each packet is added.
     #[inline(always)]
     pub(super) fn counts(&mut self) -> Counts<'_> {
         Counts(&mut self.contexts)

@@ -45,7 +45,7 @@ struct Wheel {
     summary: [u64; WORDS / 64],
     /// The first time of whose slot a train is in; no train is due before.
     first: u64,
-    /// What is due then or later has no slot yet: trains that are due a turn before must leave first.
+    /// A train that is due then or later has no slot yet: those that are due a turn before must leave first.
     limit: u64,
 }
 

@@ -3,7 +3,7 @@
 use super::test_packets::{ACK, AE, CWR, ECE, FIN, PSH, Packet, RST, SYN, URG};
 use super::{AckCompressor, AckState};
 
-/// Which packets of a train stay, the flow being known by an acknowledgement of 100.
+/// Says of each packet of a train whether it stays, the flow being known by an acknowledgement of 100.
 fn kept(train: &[Packet]) -> Vec<bool> {
     let mut state = AckState::default();
     let opening = Packet { ack: 100, ..Packet::default() };
@@ -107,7 +107,7 @@ fn a_duplicate_of_an_earlier_train_stays() {
     assert_eq!(compress(&mut state, &[ack(500), ack(600)]), [false, true]);
 }
 
-/// What it acknowledged may come again.
+/// The bytes that it acknowledged may come again.
 #[test]
 fn behind_a_packet_that_cannot_be_read_nothing_goes() {
     let mut state = AckState::default();

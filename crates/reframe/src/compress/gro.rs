@@ -1,8 +1,8 @@
 //! Super-frames: TCP segments and UDP datagrams of a train that are in sequence travel as one, as far as
 //! there are ways out that take them as one.
 //!
-//! Which packets belong together is what [`slipstream_wire::gro`] says, whose rules are those of Linux. Here
-//! they are marked ([`Info::joins`](slipstream_core::frame::Info::joins)), no more: a super-frame is a
+//! The packets that belong together are found by [`slipstream_wire::gro`], whose rules are those of Linux.
+//! Here they are marked ([`Info::joins`](slipstream_core::frame::Info::joins)), no more: a super-frame is a
 //! stretch of a train, each of whose packets keeps its own headers, checksum and length in a place of its
 //! own. So
 //!
@@ -14,7 +14,7 @@
 //!
 //! All packets of a batch that leaves are looked at in one go. Their headers are read and no payload is: a
 //! port that sends a super-frame verifies the checksums of its packets, just before the kernel copies them.
-//! Who wants to know beforehand which packets those will be has them verified here as well.
+//! A user who wants to know beforehand which packets those will be has them verified here as well.
 
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Frame;

@@ -34,7 +34,7 @@ fn segments(n: u32) -> Vec<Packet> {
     (0..n).map(at).collect()
 }
 
-/// What is known of a packet that nobody has marked.
+/// The facts known of a packet that nobody has marked.
 fn alone(pool: &Pool, frame: &Frame) -> Info {
     Info::new(&classify(LinkType::Ethernet, pool.data(frame.buf, frame.len)).unwrap())
 }
@@ -76,7 +76,7 @@ fn trains_become_super_frames_and_none_goes_beyond_its_train() {
     let mut twice = stats.clone();
     twice.merge(&stats);
     assert_eq!((twice.super_frames, twice.mean_segments()), (14, stats.mean_segments()));
-    // Who leaves checksums to ports marks the same but for these.
+    // A stage that leaves checksums to ports marks the same but for these.
     batch.frames.iter_mut().for_each(|frame| *frame = Frame { info: alone(&pool, frame), ..*frame });
     let mut gro = Gro::new(limits, false);
     gro.mark(&pool, &mut batch);

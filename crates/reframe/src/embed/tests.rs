@@ -433,8 +433,8 @@ fn no_train_overtakes_one_of_its_flow_by_its_weight() {
     }
 }
 
-/// Who polls one packet for each that he pushes, near the bound of what may wait, doesn't have everything
-/// that waits moved each time.
+/// A caller who polls one packet for each that he pushes, near the bound of what may wait, doesn't have
+/// everything that waits moved each time.
 #[test]
 fn what_waits_is_seldom_moved() {
     let config = ReframeConfig { capacity: 4096, ..ReframeConfig::default() };

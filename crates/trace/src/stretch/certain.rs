@@ -59,9 +59,9 @@ pub(crate) struct Certain {
     origin: Option<u64>,
     /// Flows that had a packet in the first `window`; None once they are certain.
     flows: HashMap<u32, Option<Chains>>,
-    /// How many of these are not.
+    /// Number of these that are not certain.
     unsure: usize,
-    /// When to look for flows that have sent nothing for long.
+    /// The next time at which flows that have sent nothing for long are looked for.
     sweep: u64,
 }
 

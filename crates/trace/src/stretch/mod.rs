@@ -37,7 +37,7 @@ pub(crate) use record::{Recorded, Recorder};
 /// The largest batch in which switches are counted in a stretch.
 pub(crate) const MAX_BATCH: u32 = 1 << 16;
 
-/// Where a stretch is in its trace.
+/// The place of a stretch in its trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Name of the trace.
@@ -68,7 +68,7 @@ pub enum Ending {
     Ends,
 }
 
-/// Which part of its trace a stretch is.
+/// The part of its trace that a stretch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// It begins the trace.
@@ -116,11 +116,11 @@ pub(crate) struct Window {
     pub(crate) certain: Option<usize>,
     /// Time of the packet behind them.
     pub(crate) met_at: u64,
-    /// What is held when it comes.
+    /// The batches that are held when it comes.
     pub(crate) meeting: Held,
-    /// What left behind it.
+    /// The batches that left behind it.
     pub(crate) body: Body,
-    /// What is held at the end.
+    /// The batches that are held at the end.
     pub(crate) end: Held,
 }
 
@@ -205,7 +205,7 @@ impl StretchAnalyzer {
 }
 
 impl Stretch {
-    /// Where it is.
+    /// Its place in the trace.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place

@@ -15,8 +15,8 @@ use crate::distances::{OrderTotals, SwitchTotals};
 pub(crate) struct Phases {
     /// Neighbours of different flows, by the position of the later one modulo the size.
     pub(crate) changes: Vec<u64>,
-    /// By how many packets of the batch came before the stretch: packets that are the first of their flow in
-    /// their batch, but for those that are the first of their flow in the stretch.
+    /// Counted by the number of packets of the batch that came before the stretch: packets that are the first
+    /// of their flow in their batch, but for those that are the first of their flow in the stretch.
     pub(crate) fresh: Vec<u64>,
 }
 

@@ -80,7 +80,7 @@ fn joined(path: &Path, bytes: u64, longest: Option<u64>) -> Result<Option<(Repor
         match &mut whole {
             None => whole = Some(stretch),
             Some(whole) => {
-                // What follows damage is no more part of the trace.
+                // Packets behind damage are no more part of the trace.
                 if whole.place().truncated_at_byte.is_some() {
                     break;
                 }

@@ -27,7 +27,7 @@ const MOST: u64 = 1 << 56;
 const NONE: u8 = 0x40;
 const MOVED: u8 = 0x80;
 
-/// Why bytes are no saved part of an analysis. Bytes are counted from 0.
+/// The reason why bytes are no saved part of an analysis. Bytes are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StretchError {
@@ -62,7 +62,7 @@ pub enum StretchError {
     Damaged {
         /// The byte at which the figure ends that can't be.
         byte: usize,
-        /// Why not.
+        /// The reason why it can't be.
         what: &'static str,
     },
 }

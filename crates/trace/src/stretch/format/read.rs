@@ -330,7 +330,7 @@ mod tests {
         analyzer.finish(Place::default())
     }
 
-    /// What is said of the part once it was changed and its checksums are right; nothing of it may panic.
+    /// The fault found in the part once it was changed and its checksums are right; nothing of it may panic.
     fn told(opening: Opening, change: impl Fn(&mut Stretch)) -> &'static str {
         let mut changed = part(opening, (10..40).step_by(3));
         change(&mut changed);
