@@ -21,7 +21,6 @@ mod answer;
 mod background;
 pub mod balancer;
 mod bucket;
-mod bytes;
 pub mod conntrack;
 pub mod datagrams;
 pub mod encap;
@@ -61,6 +60,7 @@ pub use reassembly::FragmentLimits;
 
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::Stage;
+use slipstream_wire::field as bytes;
 
 /// The setting that says which of the two wrappers makes a stage of a function.
 pub const DECIDE: Setting = Setting {

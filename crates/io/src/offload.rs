@@ -3,6 +3,7 @@
 //! packet (`virtio_net_hdr`), of packet sockets and TAP interfaces alike.
 
 use slipstream_wire::checksum::{checksum, combine, fill_ip, fill_transport, sum};
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{
     AH, GRE, IPV4, IPV6, ROUTING, SCTP_CHECKSUM, TCP, TCP_CHECKSUM, UDP, UDP_CHECKSUM,
 };
@@ -73,7 +74,7 @@ impl Offload {
         }
         // Nothing says which sum that of the tunnel is made with.
         if let Some(layer) = tunnel
-            && (layer.protocol == UDP && be16(frame, layer.l4 + UDP_CHECKSUM) != 0)
+            && (layer.protocol == UDP && word(frame, layer.l4 + UDP_CHECKSUM) != 0)
             && layer.is_on_its_way(frame)
         {
             return None;
@@ -86,7 +87,7 @@ impl Offload {
         self.checksum.filter(|place| *place == (layer.l4, offset))?;
         let len = (frame.len() - layer.l4) as u32;
         let len = sum(&len.to_be_bytes());
-        Some(Sums::With(combine(be16(frame, layer.l4 + offset), !len)))
+        Some(Sums::With(combine(word(frame, layer.l4 + offset), !len)))
     }
 
     /// Completes the checksum of a usual frame; returns true if one was missing.
@@ -202,7 +203,7 @@ impl Layer {
             put(packet, l3 + 4, ip);
         } else {
             put(packet, l3 + 2, ip);
-            let id = be16(packet, l3 + 4);
+            let id = word(packet, l3 + 4);
             put(packet, l3 + 4, id.wrapping_add(number));
         }
         if protocol == UDP {
@@ -213,7 +214,7 @@ impl Layer {
         let Ok(headers) = classify(LinkType::RawIp, packet) else { return };
         fill_ip(packet, &headers);
         match (protocol, sums) {
-            (UDP, Sums::IfThere) if be16(packet, l4 + UDP_CHECKSUM) == 0 => {}
+            (UDP, Sums::IfThere) if word(packet, l4 + UDP_CHECKSUM) == 0 => {}
             (TCP | UDP, Sums::With(pseudo)) => {
                 let field = l4 + checksum_offset(protocol);
                 // This counts, as in a usual frame whose checksum is missing.
@@ -261,8 +262,9 @@ fn put(bytes: &mut [u8], at: usize, value: u16) -> bool {
     field.map(|field| *field = value.to_be_bytes()).is_some()
 }
 
-fn be16(packet: &[u8], at: usize) -> u16 {
-    packet.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |two| u16::from_be_bytes(*two))
+/// Two bytes at `at`; 0 where the bytes end before them.
+fn word(packet: &[u8], at: usize) -> u16 {
+    be16(packet, at).unwrap_or(0)
 }
 
 /// A super-frame that is being cut.

@@ -6,10 +6,10 @@
 //! Both ends read any number of tags. Where a packet may hold another, every eight bytes of it are looked up:
 //! they count if they are the last token that an entry of the table was given.
 
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{AH, GRE, ICMP, ICMPV6, IPV4, IPV6, TCP, UDP, is_vlan};
 use slipstream_wire::{Flags, Headers, LinkType, Skip, classify};
 
-use super::layout::be16;
 use super::payload_table::PayloadTable;
 use super::token::{TOKEN_LEN, Token};
 

@@ -5,6 +5,7 @@
 //! 2890), VXLAN (RFC 7348), GENEVE (RFC 8926), GUE (draft-ietf-intarea-gue).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{
     ETHERTYPE_BRIDGING, ETHERTYPE_IPV4, ETHERTYPE_IPV6, GENEVE_PORT, GRE, ICMP, ICMPV6, IPV4, IPV6, TCP, UDP,
     VXLAN_PORT, is_vlan,
@@ -13,7 +14,7 @@ use slipstream_wire::view::{Geneve, Gre, Vxlan};
 use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 use super::DSCP_SLICED;
-use super::layout::{be16, checksum_field, put16, set_ip, transport_checksum};
+use super::layout::{checksum_field, put16, set_ip, transport_checksum};
 use super::parked::{Parked, Transport};
 use super::payload_table::Refusal;
 use super::token::TOKEN_LEN;

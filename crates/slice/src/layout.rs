@@ -2,6 +2,7 @@
 //! sliced packet.
 
 use slipstream_wire::checksum::Delta;
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{
     DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMP_CHECKSUM, ICMPV6, ROUTING, TCP, TCP_CHECKSUM, UDP,
     UDP_CHECKSUM, is_extension,
@@ -34,12 +35,6 @@ pub(super) struct Cut {
     pub(super) end: usize,
     /// Bytes behind it.
     pub(super) trailer: usize,
-}
-
-/// Two bytes at `at`.
-#[inline]
-pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map(|b| u16::from_be_bytes(*b))
 }
 
 /// Writes two bytes at `at`, if they are there.

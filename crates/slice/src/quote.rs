@@ -5,12 +5,13 @@
 //! they have to be (RFC 4884 §5.1).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{ICMP, ICMPV6};
 use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 use super::DSCP_SLICED;
 use super::layers::Layers;
-use super::layout::{be16, put16, set_ip};
+use super::layout::{put16, set_ip};
 use super::parked::Parked;
 use super::payload_table::Refusal;
 use super::token::TOKEN_LEN;

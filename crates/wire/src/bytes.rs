@@ -3,9 +3,11 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::field;
+
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    field::array(bytes, at).unwrap_or([0; N])
 }
 
 #[inline]
@@ -43,9 +45,7 @@ pub(crate) fn between(bytes: &[u8], start: usize, end: usize) -> &[u8] {
 /// Writes `value` at `at` if it fits there.
 #[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..value.len())) {
-        place.copy_from_slice(value);
-    }
+    field::put(bytes, at, value);
 }
 
 /// A header field of fixed size.

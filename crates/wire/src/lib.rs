@@ -6,8 +6,8 @@
 //! allocates, and none panics on any bytes.
 //!
 //! Read it in this order: [`classify`](fn@classify) and [`Headers`], [`FlowKey`], then [`view`] for one
-//! header each, [`checksum`], [`protocol`] and [`rss_hash`]. There is no feature, no dependency, no unsafe
-//! code and no `std`; it needs Rust 1.95.
+//! header each, [`field`] for single fields, [`checksum`], [`protocol`] and [`rss_hash`]. There is no
+//! feature, no dependency, no unsafe code and no `std`; it needs Rust 1.95.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod checksum;
 mod classify;
 mod crc32c;
 mod fast;
+pub mod field;
 mod general;
 pub mod gro;
 mod key;

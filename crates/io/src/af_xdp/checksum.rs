@@ -7,15 +7,12 @@
 //! field of its CRC is 0 then.
 
 use slipstream_wire::checksum::{combine, fill_transport, sum_of_words};
+use slipstream_wire::field::be16;
 use slipstream_wire::protocol::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, SCTP, SCTP_CHECKSUM, TCP,
     TCP_CHECKSUM, UDP, UDP_CHECKSUM,
 };
 use slipstream_wire::{LinkType, classify};
-
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
 
 /// Says that the checksum is that of a pseudo-header only, in a TCP segment, UDP datagram or SCTP packet over
 /// IPv4, or over IPv6 without extension headers, under up to two VLAN tags.

@@ -33,6 +33,7 @@
 
 use alloc::vec::Vec;
 
+use slipstream_wire::field::be32;
 use slipstream_wire::view::{SackBlocks, Tcp, TcpOption};
 
 use super::{PacketView, Segment};
@@ -189,15 +190,11 @@ fn supersedes(later: &Segment<'_>, earlier: &Segment<'_>) -> bool {
 fn same_ip(a: &[u8], b: &[u8]) -> bool {
     match (a, b) {
         ([0x45, ..], [0x45, ..]) => {
-            let parts = |ip: &'_ [u8]| (ip.get(..4).map(be32), ip.get(6..10).map(be32));
+            let parts = |ip: &'_ [u8]| (be32(ip, 0), be32(ip, 6));
             parts(a) == parts(b) && a.get(12..) == b.get(12..)
         }
         _ => a == b,
     }
-}
-
-fn be32(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
 /// Returns true if the options are the same, but for timestamps that don't run backwards; and none would be
