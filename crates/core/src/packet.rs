@@ -1,5 +1,6 @@
 //! Reading packets whose headers were found at classification.
 
+use slipstream_wire::field::{be32, be64};
 use slipstream_wire::{Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, classify_with};
 
 use crate::frame::{Frame, Info};
@@ -7,10 +8,6 @@ use crate::stage::Context;
 
 /// Bytes of an Ethernet header without tags.
 const ETHERNET: u16 = 14;
-
-fn be<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
-    data.get(at..at.checked_add(N)?)?.first_chunk().copied()
-}
 
 /// The flow key that a packet has now: functions before may have changed its addresses and ports. None if
 /// it can't be classified.
@@ -56,9 +53,8 @@ pub fn any_key_of(cx: &Context<'_>, frame: &Frame) -> Option<FlowKey> {
         let data = cx.data(frame);
         let l3 = usize::from(l3);
         let protocol = *data.get(l3 + 9)?;
-        let addresses = u64::from_be_bytes(be(data, l3 + 12)?);
-        let ports =
-            if flags.has(Flags::PORTS) { u32::from_be_bytes(be(data, usize::from(info.l4()))?) } else { 0 };
+        let addresses = be64(data, l3 + 12)?;
+        let ports = if flags.has(Flags::PORTS) { be32(data, usize::from(info.l4()))? } else { 0 };
         let rest = u64::from(ports) << 32 | u64::from(protocol) << 24;
         // A cooked or other link header may be as long as Ethernet's; tags are told by the offset alone.
         return Some(FlowKey::Narrow(NarrowKey([addresses, rest])));
@@ -79,4 +75,90 @@ pub fn headers_of(cx: &Context<'_>, frame: &Frame) -> Option<Headers> {
 #[must_use]
 pub fn is_ethernet(cx: &Context<'_>, frame: &Frame) -> bool {
     matches!(cx.link(frame), LinkType::Ethernet) && frame.len >= u32::from(ETHERNET)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slipstream_wire::classify;
+
+    use super::*;
+    use crate::pool::{PacketMeta, Pool};
+    use crate::time::Nanos;
+
+    /// A packet with a number of VLAN tags, of which IP is version 4 with options or version 6, whole or a
+    /// fragment; and the rest, which has ports or is too short for them.
+    fn packet() -> impl Strategy<Value = (LinkType, Vec<u8>)> {
+        let protocol = prop_oneof![Just(6u8), Just(17), Just(132), Just(1), any::<u8>()];
+        let rest = prop::collection::vec(any::<u8>(), 0..40);
+        let addresses = prop::array::uniform32(any::<u8>());
+        let what =
+            (0usize..4, any::<bool>(), any::<bool>(), 5u8..8, prop_oneof![4 => Just(0u8), 1 => any::<u8>()]);
+        (what, protocol, addresses, rest).prop_map(
+            |((tags, raw, six, words, part), protocol, addresses, rest)| {
+                let mut bytes = Vec::new();
+                if !raw {
+                    bytes.extend([2; 12]);
+                    (0..tags).for_each(|tag| bytes.extend([0x81, 0, 0, tag as u8 + 1]));
+                    bytes.extend(if six { [0x86, 0xdd] } else { [8, 0] });
+                }
+                if six {
+                    let length = (rest.len() as u16).to_be_bytes();
+                    bytes.extend([0x60, 0, 0, 0, length[0], length[1], protocol, 64]);
+                    bytes.extend(addresses);
+                } else {
+                    let length = (u16::from(words) * 4 + rest.len() as u16).to_be_bytes();
+                    bytes.extend([0x40 | words, 0, length[0], length[1], 0, 0, part, 0, 64, protocol, 0, 0]);
+                    bytes.extend(&addresses[..8]);
+                    bytes.extend((5..words).flat_map(|_| [1; 4]));
+                }
+                bytes.extend(rest);
+                (if raw { LinkType::RawIp } else { LinkType::Ethernet }, bytes)
+            },
+        )
+    }
+
+    proptest! {
+        /// Against classification anew, of the packet as it came and with other addresses and ports.
+        #[test]
+        fn keys_are_those_of_the_packet_as_it_is((link, mut bytes) in packet(), other in any::<u8>()) {
+            let Ok(headers) = classify(link, &bytes) else { return Ok(()) };
+            let mut pool = Pool::new();
+            let len = bytes.len() as u32;
+            let buf = pool.insert(PacketMeta::default(), &bytes);
+            let frame = Frame { info: Info::new(&headers), ..Frame::unclassified(Nanos(1), buf, len) };
+            for changed in [false, true] {
+                if changed {
+                    // The last byte of the destination of IPv4, one of the source of IPv6; and the ports.
+                    let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
+                    bytes[l3 + 19] = other;
+                    if Flags(frame.info.flags()).has(Flags::PORTS) {
+                        bytes[l4 + 1] = other;
+                    }
+                    pool.data_mut(buf, len).copy_from_slice(&bytes);
+                }
+                let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[link] };
+                let key = classify(link, &bytes).unwrap().key;
+                prop_assert_eq!(key_of(&cx, &frame), Some(key));
+                prop_assert_eq!(any_key_of(&cx, &frame), Some(key));
+                if let Some(fast) = fast_key_of(&cx, &frame) {
+                    prop_assert_eq!(FlowKey::Narrow(fast), key);
+                }
+                prop_assert_eq!(headers_of(&cx, &frame), Some(Headers { key, ..headers }));
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_without_a_flow_has_no_key() {
+        let mut pool = Pool::new();
+        let buf = pool.insert(PacketMeta::default(), &[0; 60]);
+        let frame = Frame::unclassified(Nanos(1), buf, 60);
+        let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::Ethernet] };
+        assert_eq!(
+            (key_of(&cx, &frame), any_key_of(&cx, &frame), fast_key_of(&cx, &frame)),
+            (None, None, None)
+        );
+        assert!(is_ethernet(&cx, &frame) && !is_ethernet(&cx, &Frame { len: 13, ..frame }));
+    }
 }

@@ -73,3 +73,55 @@ impl Reads {
                 || pool.meta(a.buf).original_len == pool.meta(b.buf).original_len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slipstream_wire::{Flags, FlowKey, Headers, NarrowKey};
+
+    use super::*;
+    use crate::frame::Info;
+    use crate::pool::PacketMeta;
+    use crate::time::Nanos;
+
+    proptest! {
+        /// Against one comparison after the other, field by field.
+        #[test]
+        fn packets_agree_as_long_as_no_field_differs(
+            packets in prop::collection::vec((0u16..2, 0u8..2, 0u8..2, 0u8..8, 60u32..62), 1..12),
+            alike in any::<bool>(),
+            fields in prop::array::uniform5(any::<bool>()),
+        ) {
+            let mut pool = Pool::new();
+            let frame = |&(l3, fragment, tcp_flags, tos, original_len): &(u16, u8, u8, u8, u32)| {
+                let flags = Flags(Flags::PORTS | (fragment * Flags::FRAGMENT));
+                let key = FlowKey::Narrow(NarrowKey([1, 2]));
+                let info = Info::new(&Headers { key, l3, l4: 34, flags, tcp_flags, tos });
+                let buf = pool.insert(PacketMeta { original_len, ..PacketMeta::default() }, &[0; 60]);
+                Frame { info, ..Frame::unclassified(Nanos(1), buf, 60) }
+            };
+            // Packets of a train are alike for the most part.
+            let packets: Vec<_> = if alike { vec![packets[0]; packets.len()] } else { packets };
+            let frames: Vec<Frame> = packets.iter().map(frame).collect();
+            let all = [Reads::L3, Reads::TCP_FLAGS, Reads::DSCP, Reads::ECN, Reads::LENGTH];
+            let asked = all.into_iter().zip(fields).filter(|(_, asked)| *asked);
+            let reads = asked.fold(Reads::KEY, |reads, (field, _)| reads.and(field));
+            let (first, others) = frames.split_first().unwrap();
+            let agree = |other: &(u16, u8, u8, u8, u32)| {
+                let (a, b) = (&packets[0], other);
+                let [l3, tcp_flags, dscp, ecn, length] = fields;
+                a.1 == b.1
+                    && (!l3 || a.0 == b.0)
+                    && (!tcp_flags || a.2 == b.2)
+                    && (!dscp || a.3 >> 2 == b.3 >> 2)
+                    && (!ecn || a.3 & 3 == b.3 & 3)
+                    && (!length || a.4 == b.4)
+            };
+            let slow = packets[1..].iter().take_while(|other| agree(other)).count();
+            prop_assert_eq!(reads.agreeing(&pool, first, others), slow);
+            for (frame, packet) in others.iter().zip(&packets[1..]) {
+                prop_assert_eq!(reads.agree(&pool, first, frame), agree(packet));
+            }
+        }
+    }
+}
