@@ -1,9 +1,9 @@
 //! Flow keys of packets that came together: 16 bytes a packet, and the long keys of those that have one
-//! beside them.
+//! beside them; and flow keys as tables store them.
 
 use alloc::vec::Vec;
 
-use slipstream_wire::{FlowKey, NarrowKey};
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 /// Marks the place of a long key, whose number is in the first word then: a short one has zeros in bits 13 to
 /// 23 of its second word.
@@ -14,6 +14,100 @@ const LONG: u64 = 1 << 13;
 #[must_use]
 pub const fn is_short(NarrowKey([_, kind]): NarrowKey) -> bool {
     kind & LONG == 0
+}
+
+/// A flow key as a table stores it, in 16 bytes: a narrow key itself; of a wide one its hash, the key
+/// standing elsewhere. A narrow key has zeros in bits 13 to 23 of its second word; two of them say what is
+/// stored.
+///
+/// ```
+/// use slipstream_core::keys::StoredKey;
+/// use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+///
+/// let narrow = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 4000, 53)?;
+/// let stored = StoredKey::of(&narrow, narrow.hash64(7));
+/// assert_eq!((stored.flow(WideKey([0; 7])), stored.hash(7)), (Some(narrow), narrow.hash64(7)));
+/// assert_eq!(StoredKey::NONE.flow(WideKey([0; 7])), None);
+/// # Ok::<(), slipstream_wire::KeyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredKey([u64; 2]);
+
+impl StoredKey {
+    /// No key.
+    pub const NONE: Self = Self([0; 2]);
+
+    const VALID: u64 = 1 << 22;
+    const WIDE: u64 = 1 << 23;
+
+    /// A key; `hash` is that of a wide one, by which it is looked up.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(key: &FlowKey, hash: u64) -> Self {
+        match key {
+            FlowKey::Narrow(NarrowKey([a, b])) => Self([*a, *b | Self::VALID]),
+            FlowKey::Wide(_) => Self([hash, Self::VALID | Self::WIDE]),
+        }
+    }
+
+    /// The same of a narrow key.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_narrow(NarrowKey([a, b]): NarrowKey) -> Self {
+        Self([a, b | Self::VALID])
+    }
+
+    /// What [`words`](Self::words) gave.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
+    /// As two words; zeros for [`StoredKey::NONE`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn words(self) -> [u64; 2] {
+        self.0
+    }
+
+    /// Returns true if it is a key.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_some(self) -> bool {
+        let Self([_, b]) = self;
+        b & Self::VALID != 0
+    }
+
+    /// Returns true if it is a wide key, which stands elsewhere.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_wide(self) -> bool {
+        let Self([_, b]) = self;
+        b & Self::WIDE != 0
+    }
+
+    /// The key, if it is no wide one; zeros for [`StoredKey::NONE`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn narrow(self) -> Option<NarrowKey> {
+        let Self([a, b]) = self;
+        if self.is_wide() { None } else { Some(NarrowKey([a, b & !Self::VALID])) }
+    }
+
+    /// The key, `wide` being what stands elsewhere; `None` where there is none.
+    #[must_use]
+    pub fn flow(self, wide: WideKey) -> Option<FlowKey> {
+        self.is_some().then(|| self.narrow().map_or(FlowKey::Wide(wide), FlowKey::Narrow))
+    }
+
+    /// The hash with a secret `seed`, as [`FlowKey::hash64`] gives it; of a wide key the one that was stored.
+    #[inline]
+    #[must_use]
+    pub fn hash(self, seed: u64) -> u64 {
+        let Self([hash, _]) = self;
+        self.narrow().map_or(hash, |key| FlowKey::Narrow(key).hash64(seed))
+    }
 }
 
 /// Flow keys, one a packet.
@@ -192,10 +286,8 @@ impl<'a> KeySlice<'a> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use slipstream_wire::WideKey;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn key() -> impl Strategy<Value = FlowKey> {
         let short = |[a, b]: [u64; 2]| FlowKey::Narrow(NarrowKey([a, b & !(0x7ff << 13)]));
@@ -209,6 +301,31 @@ mod tests {
     }
 
     proptest! {
+        /// Keys without the bits that are to be zero: a stored one is another than any other, and the same
+        /// again.
+        #[test]
+        fn stored_keys_are_the_same_again(a in key(), b in key(), seed: u64) {
+            let plain = |key| match key {
+                FlowKey::Narrow(NarrowKey([a, b])) => FlowKey::Narrow(NarrowKey([a, b & !(0x7ff << 13)])),
+                wide => wide,
+            };
+            let [a, b] = [a, b].map(plain);
+            let wide = |key| match key {
+                FlowKey::Narrow(_) => WideKey([0; 7]),
+                FlowKey::Wide(key) => key,
+            };
+            let stored = |key: &FlowKey| StoredKey::of(key, key.hash64(seed));
+            prop_assert_eq!(stored(&a).flow(wide(a)), Some(a));
+            prop_assert_eq!(stored(&a).hash(seed), a.hash64(seed));
+            prop_assert_eq!(stored(&a).is_wide(), matches!(a, FlowKey::Wide(_)));
+            prop_assert_eq!(stored(&a) == stored(&b), a == b);
+            prop_assert!(stored(&a).is_some() && stored(&a) != StoredKey::NONE);
+            prop_assert_eq!(StoredKey::from_words(stored(&a).words()), stored(&a));
+            if let FlowKey::Narrow(key) = a {
+                prop_assert_eq!(StoredKey::of_narrow(key), stored(&a));
+            }
+        }
+
         /// Against a list of whole keys.
         #[test]
         fn keys_stay_as_they_are(

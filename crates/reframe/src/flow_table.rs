@@ -1,8 +1,7 @@
 //! The flow table: from a flow key to what the stage remembers of that flow.
 //!
-//! An index of 8-byte slots (32 bits of hash, 32 bits of entry number; linear probing, at most half full)
-//! points into entries of 32 bytes, two a cache line, which never move. Keys are compared in full: two flows
-//! never share an entry.
+//! An [`Index`] points into entries of 32 bytes, two a cache line, which never move. Keys are compared in
+//! full: two flows never share an entry.
 //!
 //! The table never refuses a flow. When it is full, an entry that holds no packets and was not used lately
 //! makes room (second chance, in the order of the entries), and that flow is taken for a new one when it
@@ -13,9 +12,9 @@ use alloc::vec::Vec;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use slipstream_core::huge;
-use slipstream_core::keys::{KeySlice, is_short};
+use slipstream_core::keys::{KeySlice, StoredKey, is_short};
 use slipstream_core::prefetch::prefetch_at;
-use slipstream_core::table::LONG_PROBE;
+use slipstream_core::table::Index;
 use slipstream_core::time::Nanos;
 
 /// No train, no flow.
@@ -31,17 +30,15 @@ pub(crate) const fn is_open(train: u32) -> bool {
     train < LEAVING
 }
 
-/// Bits 13..24 of a narrow key's second word are zero; two of them say what an entry is.
+/// In place of the wide key of a flow that has none.
 const NO_WIDE: WideKey = WideKey([0; 7]);
-const VALID: u64 = 1 << 22;
-const WIDE: u64 = 1 << 23;
 
 /// The state of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(32))]
 pub struct Entry {
-    /// The key and the VALID bit; of a wide key its hash, the key itself standing beside.
-    key: [u64; 2],
+    /// Of a wide key its hash, the key itself standing beside.
+    key: StoredKey,
     /// Arrival of the flow's first packet.
     pub first_seen: Nanos,
     /// Packets counted, and a bit for recent use; see [`Entry::packets`].
@@ -97,56 +94,67 @@ impl Entry {
     }
 }
 
-/// Index slots for so many flows.
-fn slots(limit: usize) -> usize {
-    (limit * 2).next_power_of_two().max(16)
-}
-
 /// The flow table of one worker.
+///
+/// ```
+/// use slipstream_reframe::flow_table::{FlowTable, NONE};
+/// use slipstream_reframe::{FlowKey, Nanos};
+///
+/// let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 4000, 53)?;
+/// let mut table = FlowTable::new(1024, 7);
+/// let hash = table.hash(&key);
+/// assert_eq!(table.candidate(hash), NONE);
+/// let (flow, is_new) = table.entry(&key, hash, NONE, Nanos(5));
+/// assert!(is_new);
+/// table.get_mut(flow).count(3);
+///
+/// // Its next packets, a batch ahead, a few packets ahead, and when their turn comes.
+/// table.prefetch_index(hash);
+/// let candidate = table.candidate(hash);
+/// assert_eq!(table.entry(&key, hash, candidate, Nanos(9)), (flow, false));
+/// let entry = table.get_mut(flow);
+/// assert_eq!((entry.packets(), entry.first_seen, entry.train), (3, Nanos(5), NONE));
+/// # Ok::<(), slipstream_wire::KeyError>(())
+/// ```
 #[derive(Debug)]
 pub struct FlowTable {
-    index: Vec<u64>,
-    /// Bits that a hash is shifted to the right by, so that it is a place in the index.
-    shift: u32,
+    index: Index,
     entries: Vec<Entry>,
     wide: Vec<WideKey>,
     limit: usize,
     hand: usize,
     seed: u64,
     evictions: u64,
-    long_probes: u64,
     /// The flow that [`FlowTable::continues`] was last asked about; [`NONE`] once its entry went to another.
     last: u32,
     /// The key of the flow that was last asked about, where its entry went to another.
-    last_key: ([u64; 2], WideKey),
+    last_key: (StoredKey, WideKey),
 }
 
 impl FlowTable {
-    /// A table for at most `limit` flows (a power of two of index slots is reserved, twice as many at least).
+    /// A table for at most `limit` flows, 1 to 2³⁰ (a power of two of index slots is reserved, twice as many
+    /// at least).
     #[must_use]
     pub fn new(limit: u32, seed: u64) -> Self {
-        let limit = (limit as usize).clamp(1, 1 << 30);
-        let slots = slots(limit);
+        let limit = limit.clamp(1, 1 << 30);
         Self {
-            index: huge::zeros(slots),
-            shift: 64 - slots.trailing_zeros().min(32),
-            entries: huge::with_capacity(limit),
+            index: Index::new(limit),
+            entries: huge::with_capacity(limit as usize),
             wide: Vec::new(),
-            limit,
+            limit: limit as usize,
             hand: 0,
             seed,
             evictions: 0,
-            long_probes: 0,
             last: NONE,
-            last_key: ([0; 2], NO_WIDE),
+            last_key: (StoredKey::NONE, NO_WIDE),
         }
     }
 
     /// Sizes in bytes of what a table for so many flows takes, wide keys included.
     pub(crate) fn memory(limit: u32) -> [usize; 3] {
-        let limit = limit as usize;
-        let of = |size: usize| limit.saturating_mul(size);
-        [slots(limit).saturating_mul(8), of(size_of::<Entry>()), of(size_of::<WideKey>())]
+        let of = |size: usize| (limit as usize).saturating_mul(size);
+        let index = usize::try_from(Index::memory(limit)).unwrap_or(usize::MAX);
+        [index, of(size_of::<Entry>()), of(size_of::<WideKey>())]
     }
 
     /// Takes the memory for as many wide keys as there can be, which else is taken as they come.
@@ -170,11 +178,10 @@ impl FlowTable {
         self.evictions
     }
 
-    /// Flows whose place in the index lay more than [`LONG_PROBE`] slots behind the one that their hash says.
-    /// Chance doesn't do that: who sends the packets knows the seed, or the hash is no good.
+    /// Flows whose place lay far from where their hash says; see [`Index::long_probes`].
     #[must_use]
     pub fn long_probes(&self) -> u64 {
-        self.long_probes
+        self.index.long_probes()
     }
 
     /// The hash of a key, as the other functions want it.
@@ -184,37 +191,10 @@ impl FlowTable {
         key.hash64(self.seed)
     }
 
-    #[inline(always)]
-    fn home(&self, hash: u64) -> usize {
-        (hash >> self.shift) as usize
-    }
-
-    #[inline]
-    fn tag(hash: u64) -> u32 {
-        (hash >> 32) as u32
-    }
-
-    #[inline]
-    fn stored(key: &FlowKey, hash: u64) -> [u64; 2] {
-        match key {
-            FlowKey::Narrow(NarrowKey([a, b])) => [*a, *b | VALID],
-            FlowKey::Wide(_) => [hash, VALID | WIDE],
-        }
-    }
-
-    /// The key that was stored so; none in what is no entry.
-    fn unstored([a, b]: [u64; 2], wide: WideKey) -> Option<FlowKey> {
-        match (b & VALID != 0, b & WIDE != 0) {
-            (false, _) => None,
-            (true, false) => Some(FlowKey::Narrow(NarrowKey([a, b & !VALID]))),
-            (true, true) => Some(FlowKey::Wide(wide)),
-        }
-    }
-
     /// First step of a look-up, one batch ahead: asks for the index line.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
-        prefetch_at(&self.index, self.home(hash));
+        self.index.prefetch(hash);
     }
 
     /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is
@@ -222,22 +202,9 @@ impl FlowTable {
     #[inline]
     #[must_use]
     pub fn candidate(&self, hash: u64) -> u32 {
-        let tag = Self::tag(hash);
-        let mask = self.index.len() - 1;
-        let mut at = self.home(hash);
-        loop {
-            match self.index.get(at) {
-                Some(&slot) if slot != 0 => {
-                    if (slot >> 32) as u32 == tag {
-                        let id = (slot as u32).wrapping_sub(1);
-                        prefetch_at(&self.entries, id as usize);
-                        return id;
-                    }
-                    at = (at + 1) & mask;
-                }
-                _ => return NONE,
-            }
-        }
+        let id = self.index.candidate(hash);
+        prefetch_at(&self.entries, id as usize);
+        id
     }
 
     /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices
@@ -277,7 +244,7 @@ impl FlowTable {
     #[inline(always)]
     pub(crate) fn train_of(&self, key: &FlowKey, hash: u64, candidate: u32) -> Option<u32> {
         let entry = self.entries.get(candidate as usize)?;
-        self.is(candidate, key, Self::stored(key, hash)).then_some(entry.train)
+        self.is(candidate, key, StoredKey::of(key, hash)).then_some(entry.train)
     }
 
     /// The flow that [`FlowTable::continues`] was asked about last; [`NONE`] where nothing is known of it.
@@ -288,7 +255,7 @@ impl FlowTable {
 
     /// From now on [`FlowTable::continues`] knows no flow before.
     pub(crate) fn forget_last(&mut self) {
-        (self.last, self.last_key) = (NONE, ([0; 2], NO_WIDE));
+        (self.last, self.last_key) = (NONE, (StoredKey::NONE, NO_WIDE));
     }
 
     /// From now on [`FlowTable::continues`] takes this flow, which may have no entry, for the one before.
@@ -297,19 +264,19 @@ impl FlowTable {
             FlowKey::Narrow(_) => (0, NO_WIDE),
             FlowKey::Wide(wide) => (self.hash(key), *wide),
         };
-        (self.last, self.last_key) = (NONE, (Self::stored(key, hash), wide));
+        (self.last, self.last_key) = (NONE, (StoredKey::of(key, hash), wide));
     }
 
     /// The key of the flow that [`FlowTable::continues`] was asked about last, if one is known.
     pub(crate) fn last_flow(&self) -> Option<FlowKey> {
         let (key, wide) = self.last_key;
-        self.key_at(self.last).or_else(|| Self::unstored(key, wide))
+        self.key_at(self.last).or_else(|| key.flow(wide))
     }
 
     /// The key of an entry.
     pub(crate) fn key_at(&self, id: u32) -> Option<FlowKey> {
         let entry = self.entries.get(id as usize)?;
-        Self::unstored(entry.key, self.wide.get(id as usize).copied().unwrap_or(NO_WIDE))
+        entry.key.flow(self.wide.get(id as usize).copied().unwrap_or(NO_WIDE))
     }
 
     /// The seed of [`FlowTable::hash`].
@@ -318,7 +285,7 @@ impl FlowTable {
     }
 
     #[inline(always)]
-    fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
+    fn is(&self, id: u32, key: &FlowKey, stored: StoredKey) -> bool {
         match self.entries.get(id as usize) {
             Some(entry) if entry.key == stored => match key {
                 FlowKey::Narrow(_) => true,
@@ -330,9 +297,12 @@ impl FlowTable {
 
     /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the
     /// second step said; the table may have changed since.
+    ///
+    /// A full table must have an entry without a train ([`Entry::train`] is [`NONE`]), which makes room: it
+    /// is looked for until it is found. The stage has more entries than it can hold trains.
     #[inline(always)]
     pub fn entry(&mut self, key: &FlowKey, hash: u64, candidate: u32, now: Nanos) -> (u32, bool) {
-        let stored = Self::stored(key, hash);
+        let stored = StoredKey::of(key, hash);
         if self.is(candidate, key, stored) {
             return (candidate, false);
         }
@@ -352,7 +322,7 @@ impl FlowTable {
         now: Nanos,
     ) -> (u32, bool) {
         let key = &FlowKey::Narrow(kept);
-        if is_short(kept) && self.is(candidate, key, Self::stored(key, hash)) {
+        if is_short(kept) && self.is(candidate, key, StoredKey::of(key, hash)) {
             return (candidate, false);
         }
         self.entry_of_any(&keys.key_of(kept), (hash, candidate), now)
@@ -365,30 +335,17 @@ impl FlowTable {
 
     /// The flow's entry, made if there is none; `None` where another would have to make room.
     pub(crate) fn admit(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
-        let stored = Self::stored(key, hash);
+        let stored = StoredKey::of(key, hash);
         let room = self.entries.len() < self.limit;
         self.find(key, hash, stored).or_else(|| room.then(|| self.insert(key, hash, stored, now)))
     }
 
-    fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
-        let tag = Self::tag(hash);
-        let mask = self.index.len() - 1;
-        let mut at = self.home(hash);
-        loop {
-            let slot = *self.index.get(at)?;
-            if slot == 0 {
-                return None;
-            }
-            let id = (slot as u32).wrapping_sub(1);
-            if (slot >> 32) as u32 == tag && self.is(id, key, stored) {
-                return Some(id);
-            }
-            at = (at + 1) & mask;
-        }
+    fn find(&self, key: &FlowKey, hash: u64, stored: StoredKey) -> Option<u32> {
+        self.index.find(hash, |id| self.is(id, key, stored))
     }
 
     #[inline(never)]
-    fn insert(&mut self, key: &FlowKey, hash: u64, stored: [u64; 2], now: Nanos) -> u32 {
+    fn insert(&mut self, key: &FlowKey, hash: u64, stored: StoredKey, now: Nanos) -> u32 {
         let entry = Entry { key: stored, first_seen: now, counters: RECENT, train: NONE };
         let id = if self.entries.len() < self.limit {
             self.entries.push(entry);
@@ -402,24 +359,13 @@ impl FlowTable {
         };
         if let FlowKey::Wide(wide) = key {
             if self.wide.len() <= id as usize {
-                self.wide.resize(id as usize + 1, WideKey([0; 7]));
+                self.wide.resize(id as usize + 1, NO_WIDE);
             }
             if let Some(place) = self.wide.get_mut(id as usize) {
                 *place = *wide;
             }
         }
-        let mask = self.index.len() - 1;
-        let tag = Self::tag(hash);
-        let home = self.home(hash);
-        let mut at = home;
-        while let Some(slot) = self.index.get_mut(at) {
-            if *slot == 0 {
-                *slot = u64::from(tag) << 32 | u64::from(id + 1);
-                self.long_probes += u64::from(at.wrapping_sub(home) & mask > LONG_PROBE);
-                break;
-            }
-            at = (at + 1) & mask;
-        }
+        self.index.insert(hash, id);
         id
     }
 
@@ -443,42 +389,15 @@ impl FlowTable {
                 self.last_key = (key, self.wide.get(id).copied().unwrap_or(NO_WIDE));
                 self.last = NONE;
             }
-            self.remove_from_index(id as u32, key);
+            self.index.remove(key.hash(self.seed), id as u32);
             return id as u32;
         }
     }
 
-    fn hash_of(&self, key: [u64; 2]) -> u64 {
-        let [a, b] = key;
-        if b & WIDE != 0 { a } else { FlowKey::Narrow(NarrowKey([a, b & !VALID])).hash64(self.seed) }
-    }
-
-    /// Linear probing without tombstones: later slots of the cluster move up where they may.
-    fn remove_from_index(&mut self, id: u32, key: [u64; 2]) {
-        let mask = self.index.len() - 1;
-        let mut at = self.home(self.hash_of(key));
-        while self.index.get(at).is_some_and(|&s| s != 0 && s as u32 != id + 1) {
-            at = (at + 1) & mask;
-        }
-        let mut hole = at;
-        let mut next = (hole + 1) & mask;
-        while let Some(&slot) = self.index.get(next).filter(|s| **s != 0) {
-            let home = self.home(slot);
-            // The slot may fill the hole unless its home lies cyclically after the hole.
-            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
-                if let Some(place) = self.index.get_mut(hole) {
-                    *place = slot;
-                }
-                hole = next;
-            }
-            next = (next + 1) & mask;
-        }
-        if let Some(place) = self.index.get_mut(hole) {
-            *place = 0;
-        }
-    }
-
     /// An entry. Numbers come from [`FlowTable::entry`] and stay good while the entry holds a train.
+    ///
+    /// # Panics
+    /// For a number that the table has never given.
     #[inline(always)]
     #[expect(
         clippy::indexing_slicing,
@@ -504,9 +423,8 @@ impl FlowTable {
     #[cold]
     fn was_last(&self, id: u32) -> bool {
         let (key, wide) = self.last_key;
-        let is_wide = |key: [u64; 2]| key.last().is_some_and(|b| b & WIDE != 0);
         self.entries.get(id as usize).is_some_and(|e| e.key == key)
-            && (!is_wide(key) || self.wide.get(id as usize) == Some(&wide))
+            && (!key.is_wide() || self.wide.get(id as usize) == Some(&wide))
     }
 }
 
@@ -536,10 +454,14 @@ mod tests {
             let mut table = FlowTable::new(limit, 1);
             let mut twin: HashMap<u16, u32> = HashMap::new();
             let mut held: Vec<u16> = Vec::new();
-            for (n, hold) in ops {
-                // Hash only from a few values, but one that `hash_of` can find again for narrow keys.
+            // Of wide keys only a few hashes; of narrow ones those that a stored key has.
+            let hashed = |table: &FlowTable, n: u16| {
                 let k = key(n);
                 let hash = if matches!(k, FlowKey::Wide(_)) { (u64::from(n) % hashes) << 40 } else { table.hash(&k) };
+                (k, hash)
+            };
+            for (n, hold) in ops {
+                let (k, hash) = hashed(&table, n);
                 let candidate = table.candidate(hash);
                 let (id, _) = table.entry(&k, hash, candidate, Nanos(7));
                 if held.contains(&n) {
@@ -547,7 +469,7 @@ mod tests {
                 }
                 twin.retain(|other, i| *i != id || *other == n);
                 twin.insert(n, id);
-                prop_assert_eq!(table.find(&k, hash, FlowTable::stored(&k, hash)), Some(id));
+                prop_assert_eq!(table.find(&k, hash, StoredKey::of(&k, hash)), Some(id));
                 if hold && !held.contains(&n) && held.len() + 2 < limit as usize {
                     held.push(n);
                     table.get_mut(id).train = 1;
@@ -555,7 +477,12 @@ mod tests {
                     held.retain(|h| *h != n);
                     table.get_mut(id).train = NONE;
                 }
-                prop_assert!(table.index.iter().filter(|s| **s != 0).count() == table.len());
+                // Every flow that has an entry is found, and no other.
+                for (other, id) in &twin {
+                    let (k, hash) = hashed(&table, *other);
+                    prop_assert_eq!(table.find(&k, hash, StoredKey::of(&k, hash)), Some(*id));
+                }
+                prop_assert_eq!(twin.len(), table.len());
             }
         }
     }

@@ -35,6 +35,7 @@ use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 use crate::batch::{Batch, Train};
 use crate::frame::Frame;
 use crate::huge;
+use crate::keys::StoredKey;
 use crate::packet::{any_key_of, fast_key_of, key_of};
 use crate::prefetch::prefetch_at;
 use crate::stage::Context;
@@ -47,10 +48,6 @@ pub use self::layout::{FlowUse, Layout, Place, Trains};
 const AHEAD: usize = 32;
 /// Contexts of which the one that was used least lately makes room.
 const PROBES: u32 = 4;
-
-/// Bits 13..24 of a narrow key's second word are zero; two of them say what kind of key there is.
-const VALID: u64 = 1 << 22;
-const WIDE: u64 = 1 << 23;
 
 /// Counts of what happened to contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,17 +84,17 @@ struct Line([u32; WORDS]);
 
 const EMPTY: Line = Line([0; WORDS]);
 
-/// The key of a line, as two words with the bits that say what it is.
-const fn key_in(line: &Line) -> [u64; 2] {
+/// The key of a line.
+const fn key_in(line: &Line) -> StoredKey {
     let Line([a, b, c, d, ..]) = *line;
-    [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
+    StoredKey::from_words([a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32])
 }
 
 /// A flow that is looked for.
 #[derive(Clone, Copy, Default)]
 struct Asked {
-    /// As it is kept; no [`VALID`] where there is no flow.
-    key: [u64; 2],
+    /// [`StoredKey::NONE`] where there is no flow.
+    key: StoredKey,
     hash: u64,
     id: u32,
 }
@@ -106,8 +103,7 @@ struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     id: u32,
-    /// As it is kept.
-    key: [u64; 2],
+    key: StoredKey,
 }
 
 /// The flow contexts of one worker.
@@ -218,10 +214,11 @@ impl FlowContexts {
 
     /// All zeros, but for the key.
     #[inline]
-    fn clear(&mut self, id: u32, [a, b]: [u64; 2]) {
+    fn clear(&mut self, id: u32, key: StoredKey) {
         let first = id as usize * self.stride;
         let Some(lines) = self.lines.get_mut(first..first + self.stride) else { return };
         lines.fill(EMPTY);
+        let [a, b] = key.words();
         if let Some(Line([k0, k1, k2, k3, ..])) = lines.first_mut() {
             (*k0, *k1, *k2, *k3) = (a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32);
         }
@@ -296,8 +293,7 @@ impl FlowContexts {
     #[inline(always)]
     #[must_use]
     pub fn key(&self) -> Option<NarrowKey> {
-        let [a, b] = key_in(self.lines.get(self.at)?);
-        (b & WIDE == 0).then_some(NarrowKey([a, b & !VALID]))
+        key_in(self.lines.get(self.at)?).narrow()
     }
 
     /// Looks up the flows of a batch's trains, and notes the numbers of their contexts in them.
@@ -381,8 +377,8 @@ impl FlowContexts {
         for (train, &id) in trains.iter_mut().zip(&ids) {
             let first = frames.get(train.start as usize);
             let line = self.lines.get_mut((id as usize).wrapping_mul(self.stride)).filter(|_| id != NONE);
-            if let (Some(line), Some(NarrowKey([a, b]))) = (line, first.and_then(|f| fast_key_of(cx, f)))
-                && key_in(line) == [a, b | VALID]
+            if let (Some(line), Some(key)) = (line, first.and_then(|f| fast_key_of(cx, f)))
+                && key_in(line) == StoredKey::of_narrow(key)
             {
                 let Line([_, _, _, _, used, ..]) = line;
                 *used = turn;
@@ -415,7 +411,7 @@ impl FlowContexts {
             && id != NONE
             && self.wide.get(id as usize) == Some(&key)
             && let Some(line) = self.lines.get_mut(id as usize * self.stride)
-            && key_in(line)[1] & WIDE != 0
+            && key_in(line).is_wide()
         {
             let Line([_, _, _, _, used, ..]) = line;
             *used = self.turn;
@@ -442,10 +438,7 @@ impl FlowContexts {
     #[inline(always)]
     fn ask(&self, key: FlowKey, asked: &mut Asked) {
         asked.hash = key.hash64(self.seed);
-        asked.key = match key {
-            FlowKey::Narrow(NarrowKey([a, b])) => [a, b | VALID],
-            FlowKey::Wide(_) => [asked.hash, VALID | WIDE],
-        };
+        asked.key = StoredKey::of(&key, asked.hash);
         self.index.prefetch(asked.hash);
     }
 
@@ -464,7 +457,7 @@ impl FlowContexts {
         let line = self.lines.get_mut((asked.id as usize).wrapping_mul(self.stride));
         if let Some(line) = line.filter(|_| asked.id != NONE)
             && key_in(line) == asked.key
-            && asked.key[1] & WIDE == 0
+            && !asked.key.is_wide()
         {
             let Line([_, _, _, _, used, ..]) = line;
             *used = turn;
@@ -475,17 +468,16 @@ impl FlowContexts {
 
     #[inline(never)]
     fn number_of_any(&mut self, cx: &Context<'_>, frame: Option<&Frame>, asked: &Asked) -> u32 {
-        let [_, kind] = asked.key;
-        if kind & VALID == 0 {
+        if !asked.key.is_some() {
             return Frame::NO_FLOW;
         }
-        let wide = if kind & WIDE == 0 {
-            None
-        } else {
+        let wide = if asked.key.is_wide() {
             match frame.and_then(|frame| any_key_of(cx, frame)) {
                 Some(FlowKey::Wide(key)) => Some(key),
                 _ => return Frame::NO_FLOW,
             }
+        } else {
+            None
         };
         let is = |id: u32| {
             self.lines.get(id as usize * self.stride).is_some_and(|line| key_in(line) == asked.key)
@@ -548,10 +540,8 @@ impl FlowContexts {
         if age == 0 {
             return None;
         }
-        let [a, b] = key_in(self.lines.get(id as usize * self.stride)?);
-        let hash =
-            if b & WIDE == 0 { FlowKey::Narrow(NarrowKey([a, b & !VALID])).hash64(self.seed) } else { a };
-        self.index.remove(hash, id);
+        let key = key_in(self.lines.get(id as usize * self.stride)?);
+        self.index.remove(key.hash(self.seed), id);
         self.counts.evicted += 1;
         Some(id)
     }
