@@ -2,75 +2,121 @@
 
 use core::fmt;
 
-/// The reason why a packet was dropped: one that stages of several types may have, or one of a type's own.
-///
-/// ```
-/// use slipstream_core::stage::{DropReason, Drops, OwnReason};
-///
-/// const TOO_SALTY: DropReason = DropReason::Own(OwnReason::new(0, "too_salty"));
-/// let mut drops = Drops::default();
-/// drops.add(TOO_SALTY, 3);
-/// drops.add(DropReason::Denied, 1);
-/// let names: Vec<_> = drops.iter().map(|(reason, packets)| (reason.name(), packets)).collect();
-/// assert_eq!(names, [("denied", 1), ("too_salty", 3)]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DropReason {
-    /// The stage is there to throw packets away.
-    Discarded,
-    /// The port that the packet left by leads nowhere.
-    Unconnected,
-    /// A firewall rule says so.
-    Denied,
-    /// Connection tracking takes it for no part of any connection.
-    Invalid,
-    /// No route to the destination.
-    NoRoute,
-    /// A route that says so.
-    Blackhole,
-    /// Time to live or hop limit used up.
-    HopLimit,
-    /// Longer than the way out allows, and must not be fragmented.
-    TooBig,
-    /// Headers that can't be, or were not captured far enough.
-    Malformed,
-    /// The function has no use for this kind of packet.
-    Unsupported,
-    /// No address or port is left for translation.
-    NoPort,
-    /// No translation exists for a packet from outside, and none may be made.
-    NoMapping,
-    /// The table of connections is full.
-    TableFull,
-    /// A host, or a port of it, has as many connections as it may have.
-    SessionLimit,
-    /// Over the rate.
-    RateLimited,
-    /// No backend is healthy.
-    NoBackend,
-    /// It would go out by the port that it came in by.
-    SamePort,
-    /// A live port can't send it.
-    NotSent,
-    /// Addresses that no packet on its way may have, such as a source that is no single host.
-    Martian,
-    /// Sent to another station of the link.
-    OtherStation,
-    /// For the stage itself, which has done what was asked.
-    Local,
-    /// Nobody says who has the address of the next hop.
-    Unresolved,
-    /// A fragment whose datagram was not complete in time.
-    FragmentTimeout,
-    /// A fragment of a datagram whose fragments overlap, or disagree about its end.
-    FragmentOverlap,
-    /// A fragment that was there already.
-    FragmentDuplicate,
-    /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
-    FragmentLimit,
-    /// One that only this type of stages has, or a few that know of each other.
-    Own(OwnReason),
+/// The reasons that stages of any type may have, each with its name in reports: all that is said of them
+/// follows from one list.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])+ $reason:ident $name:literal,)+) => {
+        /// The reason why a packet was dropped: one that stages of several types may have, or one of a type's
+        /// own.
+        ///
+        /// ```
+        /// use slipstream_core::stage::{DropReason, Drops, OwnReason};
+        ///
+        /// const TOO_SALTY: DropReason = DropReason::Own(OwnReason::new(0, "too_salty"));
+        /// let mut drops = Drops::default();
+        /// drops.add(TOO_SALTY, 3);
+        /// drops.add(DropReason::Denied, 1);
+        /// let names: Vec<_> = drops.iter().map(|(reason, packets)| (reason.name(), packets)).collect();
+        /// assert_eq!(names, [("denied", 1), ("too_salty", 3)]);
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum DropReason {
+            $($(#[$doc])+ $reason,)+
+            /// One that only this type of stages has, or a few that know of each other.
+            Own(OwnReason),
+        }
+
+        /// The numbers of the reasons.
+        #[derive(Clone, Copy)]
+        #[repr(u8)]
+        enum Number {
+            $($reason,)+
+            /// That of a type's first own reason.
+            Own,
+        }
+
+        impl DropReason {
+            /// The reasons that stages of any type may have, in the order of their numbers.
+            pub const GENERAL: [Self; GENERAL] = [$(Self::$reason,)+];
+
+            /// Its name in reports.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)+
+                    Self::Own(own) => own.name,
+                }
+            }
+
+            /// Its number: the place in [`GENERAL`](Self::GENERAL); those of a type's own come behind.
+            #[inline]
+            #[must_use]
+            pub const fn number(self) -> u8 {
+                match self {
+                    $(Self::$reason => Number::$reason as u8,)+
+                    Self::Own(own) => Number::Own as u8 + own.place,
+                }
+            }
+        }
+    };
 }
+
+drop_reasons! {
+    /// The stage is there to throw packets away.
+    Discarded "discarded",
+    /// The port that the packet left by leads nowhere.
+    Unconnected "unconnected",
+    /// A firewall rule says so.
+    Denied "denied",
+    /// Connection tracking takes it for no part of any connection.
+    Invalid "invalid",
+    /// No route to the destination.
+    NoRoute "no_route",
+    /// A route that says so.
+    Blackhole "blackhole",
+    /// Time to live or hop limit used up.
+    HopLimit "hop_limit",
+    /// Longer than the way out allows, and must not be fragmented.
+    TooBig "too_big",
+    /// Headers that can't be, or were not captured far enough.
+    Malformed "malformed",
+    /// The function has no use for this kind of packet.
+    Unsupported "unsupported",
+    /// No address or port is left for translation.
+    NoPort "no_port",
+    /// No translation exists for a packet from outside, and none may be made.
+    NoMapping "no_mapping",
+    /// The table of connections is full.
+    TableFull "table_full",
+    /// A host, or a port of it, has as many connections as it may have.
+    SessionLimit "session_limit",
+    /// Over the rate.
+    RateLimited "rate_limited",
+    /// No backend is healthy.
+    NoBackend "no_backend",
+    /// It would go out by the port that it came in by.
+    SamePort "same_port",
+    /// A live port can't send it.
+    NotSent "not_sent",
+    /// Addresses that no packet on its way may have, such as a source that is no single host.
+    Martian "martian",
+    /// Sent to another station of the link.
+    OtherStation "other_station",
+    /// For the stage itself, which has done what was asked.
+    Local "local",
+    /// Nobody says who has the address of the next hop.
+    Unresolved "unresolved",
+    /// A fragment whose datagram was not complete in time.
+    FragmentTimeout "fragment_timeout",
+    /// A fragment of a datagram whose fragments overlap, or disagree about its end.
+    FragmentOverlap "fragment_overlap",
+    /// A fragment that was there already.
+    FragmentDuplicate "fragment_duplicate",
+    /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
+    FragmentLimit "fragment_limit",
+}
+
+const GENERAL: usize = Number::Own as usize;
 
 /// A reason for dropping packets that is a stage type's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,109 +140,6 @@ impl OwnReason {
         Self { place, name }
     }
 }
-
-impl DropReason {
-    /// The reasons that stages of any type may have, in the order of their numbers.
-    pub const GENERAL: [Self; 26] = [
-        Self::Discarded,
-        Self::Unconnected,
-        Self::Denied,
-        Self::Invalid,
-        Self::NoRoute,
-        Self::Blackhole,
-        Self::HopLimit,
-        Self::TooBig,
-        Self::Malformed,
-        Self::Unsupported,
-        Self::NoPort,
-        Self::NoMapping,
-        Self::TableFull,
-        Self::SessionLimit,
-        Self::RateLimited,
-        Self::NoBackend,
-        Self::SamePort,
-        Self::NotSent,
-        Self::Martian,
-        Self::OtherStation,
-        Self::Local,
-        Self::Unresolved,
-        Self::FragmentTimeout,
-        Self::FragmentOverlap,
-        Self::FragmentDuplicate,
-        Self::FragmentLimit,
-    ];
-
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Discarded => "discarded",
-            Self::Unconnected => "unconnected",
-            Self::Denied => "denied",
-            Self::Invalid => "invalid",
-            Self::NoRoute => "no_route",
-            Self::Blackhole => "blackhole",
-            Self::HopLimit => "hop_limit",
-            Self::TooBig => "too_big",
-            Self::Malformed => "malformed",
-            Self::Unsupported => "unsupported",
-            Self::NoPort => "no_port",
-            Self::NoMapping => "no_mapping",
-            Self::TableFull => "table_full",
-            Self::SessionLimit => "session_limit",
-            Self::RateLimited => "rate_limited",
-            Self::NoBackend => "no_backend",
-            Self::SamePort => "same_port",
-            Self::NotSent => "not_sent",
-            Self::Martian => "martian",
-            Self::OtherStation => "other_station",
-            Self::Local => "local",
-            Self::Unresolved => "unresolved",
-            Self::FragmentTimeout => "fragment_timeout",
-            Self::FragmentOverlap => "fragment_overlap",
-            Self::FragmentDuplicate => "fragment_duplicate",
-            Self::FragmentLimit => "fragment_limit",
-            Self::Own(own) => own.name,
-        }
-    }
-
-    /// Its number: the place in [`GENERAL`](Self::GENERAL); those of a type's own come behind.
-    #[inline]
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Discarded => 0,
-            Self::Unconnected => 1,
-            Self::Denied => 2,
-            Self::Invalid => 3,
-            Self::NoRoute => 4,
-            Self::Blackhole => 5,
-            Self::HopLimit => 6,
-            Self::TooBig => 7,
-            Self::Malformed => 8,
-            Self::Unsupported => 9,
-            Self::NoPort => 10,
-            Self::NoMapping => 11,
-            Self::TableFull => 12,
-            Self::SessionLimit => 13,
-            Self::RateLimited => 14,
-            Self::NoBackend => 15,
-            Self::SamePort => 16,
-            Self::NotSent => 17,
-            Self::Martian => 18,
-            Self::OtherStation => 19,
-            Self::Local => 20,
-            Self::Unresolved => 21,
-            Self::FragmentTimeout => 22,
-            Self::FragmentOverlap => 23,
-            Self::FragmentDuplicate => 24,
-            Self::FragmentLimit => 25,
-            Self::Own(own) => GENERAL as u8 + own.place,
-        }
-    }
-}
-
-const GENERAL: usize = DropReason::GENERAL.len();
 
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
