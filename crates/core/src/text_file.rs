@@ -24,12 +24,20 @@ pub fn read(path: impl AsRef<Path>) -> Result<String> {
     Ok(text)
 }
 
-/// As [`read`], but no more than the first `most` bytes of it.
+/// As [`read`], but no more than the first `most` bytes of it, and those that the last character among them
+/// has beyond.
 ///
 /// # Errors
 /// The error of reading it; [`ErrorKind::InvalidData`] where these bytes aren't UTF-8.
 pub fn read_at_most(path: &Path, most: u64) -> Result<String> {
-    let bytes = bytes(path, most)?;
+    // A character has up to three bytes behind its first. One that was cut in two would be an error of its
+    // own, and hide that the text is too long.
+    let mut bytes = bytes(path, most.saturating_add(3))?;
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if let Some(behind) = bytes.get(most..) {
+        let rest = behind.iter().take_while(|byte| (0x80..0xc0).contains(*byte)).count();
+        bytes.truncate(most + rest);
+    }
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let byte = error.utf8_error().valid_up_to();
         Error::new(ErrorKind::InvalidData, format!("byte {byte}, counted from 0, is not UTF-8"))
@@ -106,6 +114,20 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             assert_eq!(read(&path).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_text_is_not_cut_within_a_character() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules");
+        std::fs::write(&path, "aé€😀").unwrap();
+        for (most, text) in
+            [(0, ""), (1, "a"), (2, "aé"), (3, "aé"), (4, "aé€"), (6, "aé€"), (7, "aé€😀"), (99, "aé€😀")]
+        {
+            assert_eq!(read_at_most(&path, most).unwrap(), text, "{most}");
+        }
+        std::fs::write(&path, b"a\x80\x80\x80\x80").unwrap();
+        assert_eq!(read_at_most(&path, 1).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]

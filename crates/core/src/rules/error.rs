@@ -49,14 +49,15 @@ struct Excerpt {
 impl RuleError {
     /// An error about `len` bytes at `offset` of `text`.
     pub fn new(text: &str, offset: usize, len: usize, message: impl Into<String>) -> Self {
-        let offset = boundary(text, offset);
+        let offset = text.floor_char_boundary(offset);
         let (before, after) = text.split_at_checked(offset).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
         let left = before.rsplit('\n').next().unwrap_or("");
         let right = after.split('\n').next().unwrap_or("").trim_end_matches('\r');
-        let shown_left = left.get(boundary(left, left.len().saturating_sub(EXCERPT))..).unwrap_or("");
-        let shown_right = right.get(..boundary(right, right.len().min(EXCERPT))).unwrap_or("");
-        let width = shown_right.get(..boundary(shown_right, len.min(shown_right.len()))).unwrap_or("");
+        let shown_left =
+            left.get(left.floor_char_boundary(left.len().saturating_sub(EXCERPT))..).unwrap_or("");
+        let shown_right = right.get(..right.floor_char_boundary(EXCERPT)).unwrap_or("");
+        let width = shown_right.get(..shown_right.floor_char_boundary(len)).unwrap_or("");
         Self {
             offset,
             line,
@@ -87,11 +88,6 @@ impl RuleError {
         self.hint = Some(hint.into());
         self
     }
-}
-
-/// The last character boundary of `text` at or before `offset`.
-fn boundary(text: &str, offset: usize) -> usize {
-    (0..=offset.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0)
 }
 
 /// A character that takes one column and can't move the cursor.

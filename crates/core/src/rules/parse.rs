@@ -19,10 +19,7 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// Bytes of a rule's text, at most.
 pub(super) const MAX_LENGTH: usize = 64 * 1024;
 
-/// The tree of a rule.
-///
-/// # Errors
-/// Parses a rule; the error says where and why `text` isn't one.
+/// The tree of a rule; the error says where and why `text` isn't one.
 pub(super) fn parse(text: &str) -> Result<Expr, RuleError> {
     if text.len() > MAX_LENGTH {
         let message = format!("the rule is longer than {MAX_LENGTH} bytes");

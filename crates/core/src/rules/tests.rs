@@ -175,3 +175,15 @@ fn the_longest_rule_compiles_and_runs() {
     assert!(rule.matches(&headers("::"), 60));
     assert!(!rule.matches(&headers("::2"), 60));
 }
+
+/// One that is too long is told so, wherever its characters end.
+#[test]
+fn a_file_that_is_too_long_is_no_file_of_something_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rule");
+    for begin in ["any # ", "any #  "] {
+        std::fs::write(&path, begin.to_owned() + &"é".repeat(super::parse::MAX_LENGTH)).unwrap();
+        let error = Rule::parse_file(&path).unwrap_err().to_string();
+        assert!(error.contains("longer than 65536 bytes"), "{error}");
+    }
+}
