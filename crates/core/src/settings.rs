@@ -306,7 +306,7 @@ impl Kind {
         match self {
             Self::Time(low, high) => {
                 let ns = text.parse::<Duration>().map_err(Wrong::new)?.0;
-                within(ns, *low, *high, exact)
+                within(ns, *low, *high, |ns| Duration(ns).exact())
             }
             Self::TimeOr(word, ..) if text == *word => Ok(Value::Text(text.to_owned())),
             Self::TimeOr(word, low, high) => {
@@ -381,12 +381,6 @@ fn range(low: u64, high: u64, show: impl Fn(u64) -> String) -> String {
     } else {
         format!("{} to {}", show(low), show(high))
     }
-}
-
-/// A time to the last ns: one just over a bound must not look like the bound.
-fn exact(ns: u64) -> String {
-    let time = Duration(ns).to_string();
-    if time.parse() == Ok(Duration(ns)) { time } else { format!("{ns}ns") }
 }
 
 /// Bytes by the largest binary unit that leaves a whole number.

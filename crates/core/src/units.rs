@@ -1,12 +1,23 @@
 //! Numbers with units, as people write them.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
 /// A time in ns: `64us`, `1.5ms`, `2s`, `100ns`, `0`.
+///
+/// ```
+/// use slipstream_core::units::Duration;
+///
+/// let hold: Duration = "1.5ms".parse()?;
+/// assert_eq!(hold, Duration(1_500_000));
+/// // To three decimals for people, to the last ns where two times are held against each other.
+/// let longer = Duration(1_500_001);
+/// assert_eq!((longer.to_string(), longer.exact()), ("1.5ms".to_owned(), "1500001ns".to_owned()));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duration(pub u64);
 
@@ -146,6 +157,16 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text, &SIZES, false, "a size").map(|(bytes, _)| Self(bytes))
+    }
+}
+
+impl Duration {
+    /// The time to the last ns: a text that is read as this time and no other, so that one just over a bound
+    /// doesn't look like the bound.
+    #[must_use]
+    pub fn exact(self) -> String {
+        let rounded = self.to_string();
+        if rounded.parse() == Ok(self) { rounded } else { format!("{}ns", self.0) }
     }
 }
 

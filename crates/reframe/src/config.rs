@@ -2,7 +2,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -25,7 +25,7 @@ pub enum Policy {
     Shortest,
 }
 
-/// From which of a flow's packets on it is held.
+/// The packet of a flow from which on it is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admit {
     /// From the first.
@@ -94,7 +94,7 @@ pub struct ReframeConfig {
     pub flows: u32,
     /// Order among trains released together.
     pub policy: Policy,
-    /// From which packet on a flow is held.
+    /// The packet from which on a flow is held.
     pub admit: Admit,
     /// The budget of each class's waits under [`Admit::Adaptive`]: a mean delay of a quarter of its hold
     /// where none is set. Where a hold sets itself, the budget that it is chosen by: a price of its longest
@@ -256,15 +256,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "{place}: burst = {burst} packets is out of range; 1 to {BATCH} are possible")
             }
             Self::Hold { place, hold_ns } => {
-                let hold = match Duration(*hold_ns).to_string() {
-                    // It is as long only because it was rounded.
-                    rounded if rounded == MAX_HOLD.to_string() => format!("{hold_ns}ns"),
-                    exact => exact,
-                };
+                let hold = Duration(*hold_ns).exact();
                 write!(f, "{place}: hold = {hold} is too long; up to {MAX_HOLD} is possible")
             }
             Self::Bounds { place, min_ns, max_ns } => {
-                let (min, max) = (Duration(*min_ns), Duration(*max_ns));
+                let (min, max) = (Duration(*min_ns).exact(), Duration(*max_ns).exact());
                 write!(f, "{place}: hold_min = {min} is above hold_max = {max}; exchange them")
             }
             Self::AutoAdaptive { place } => write!(
@@ -479,6 +475,24 @@ mod tests {
         config.default.hold_ns = ReframeConfig::MAX_HOLD_NS + 1;
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(error, "reframe: hold = 4000000001ns is too long; up to 4s is possible");
+    }
+
+    /// Times that differ by less than what people are usually told are told apart.
+    #[test]
+    fn times_in_the_wrong_order_are_told_to_the_last_nanosecond() {
+        let default = ReframeConfig::default().default;
+        let of = |hold_min_ns, admit, budget| {
+            let default = ClassSettings { hold_ns: 1_500_000, hold_min_ns, ..default.clone() };
+            ReframeConfig { default, admit, budget, ..ReframeConfig::default() }.validate()
+        };
+        let bounds = of(Some(1_500_001), Admit::Always, None).unwrap_err().to_string();
+        assert!(bounds.contains("hold_min = 1500001ns is above hold_max = 1.5ms"), "{bounds}");
+        let budget = of(None, Admit::Adaptive, Some(Budget::Delay(1_500_001))).unwrap_err().to_string();
+        assert!(budget.contains("delay=1500001ns can't be reached"), "{budget}");
+        assert!(budget.contains("no packet waits longer than hold = 1.5ms"), "{budget}");
+        let price = of(None, Admit::Adaptive, Some(Budget::Price(Budget::MAX_PRICE_NS + 1)));
+        let price = price.unwrap_err().to_string();
+        assert!(price.contains("price=1000000000001ns is too high; up to 1000s"), "{price}");
     }
 
     #[test]

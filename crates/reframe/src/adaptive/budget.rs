@@ -38,7 +38,7 @@ impl Budget {
     /// The fault of this budget beside a hold and a burst, and its remedy; `None` where there is none.
     pub(crate) fn contradiction(self, hold: (&str, u64), burst: u16) -> Option<String> {
         let (name, hold_ns) = hold;
-        let hold = Duration(hold_ns);
+        let hold = Duration(hold_ns).exact();
         match self {
             Self::Price(ns) if ns > Self::MAX_PRICE_NS => {
                 Some(format!("is too high; up to {} is possible", Duration(Self::MAX_PRICE_NS)))
@@ -71,8 +71,8 @@ impl Budget {
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Price(ns) => write!(f, "price={}", Duration(ns)),
-            Self::Delay(ns) => write!(f, "delay={}", Duration(ns)),
+            Self::Price(ns) => write!(f, "price={}", Duration(ns).exact()),
+            Self::Delay(ns) => write!(f, "delay={}", Duration(ns).exact()),
             Self::Train(thousandths) => write!(f, "train={}", f64::from(thousandths) / 1000.0),
         }
     }

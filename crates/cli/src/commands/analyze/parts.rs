@@ -296,7 +296,7 @@ fn differences(one: &Config, other: &Config) -> String {
     let list = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(",");
     let values = |c: &Config| {
         [
-            ("--window", list(&mut c.windows_ns.iter().map(|ns| Duration(*ns).to_string()))),
+            ("--window", list(&mut c.windows_ns.iter().map(|ns| Duration(*ns).exact()))),
             ("--burst", c.burst.to_string()),
             ("--top", c.top.to_string()),
             ("--tunnel", format!("{:?}", c.encapsulation).to_lowercase()),
