@@ -27,7 +27,7 @@ const MAX_LINE: u64 = 4096;
 /// A poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poll {
-    /// When it was, ns by a clock that doesn't run backwards; only differences count. In a log that was read,
+    /// Its time, in ns by a clock that doesn't run backwards; only differences count. In a log that was read,
     /// since its first poll: a time since 1970 would leave a number with a fraction no room for single ns.
     pub time_ns: f64,
     /// Packets that it took.
@@ -77,7 +77,16 @@ impl PollLog {
     /// # Errors
     /// [`Error::PollLog`] at the line, or record, that can't be: malformed, out of order, nothing at all;
     /// [`Error::TooLarge`] for more than [`MAX_POLLS`] polls.
-    pub fn read(name: &str, mut from: impl BufRead, clock_mhz: Option<f64>) -> Result<Self, Error> {
+    pub fn read(name: &str, from: impl BufRead, clock_mhz: Option<f64>) -> Result<Self, Error> {
+        Self::read_at_most(MAX_POLLS, name, from, clock_mhz)
+    }
+
+    fn read_at_most(
+        most: usize,
+        name: &str,
+        mut from: impl BufRead,
+        clock_mhz: Option<f64>,
+    ) -> Result<Self, Error> {
         let mut log = Self { runs: Vec::new() };
         let at = |line| move |error: io::Error| wrong(name, line, &error.to_string());
         let binary = from.fill_buf().map_err(at(1))?.starts_with(&MAGIC);
@@ -85,9 +94,9 @@ impl PollLog {
             if clock_mhz.is_some() {
                 return Err(wrong(name, 1, IN_NS));
             }
-            log.read_binary(name, from)?;
+            log.read_binary(most, name, from)?;
         } else {
-            log.read_text(name, from, clock_mhz)?;
+            log.read_text(most, name, from, clock_mhz)?;
         }
         if log.polls() == 0 {
             return Err(wrong(name, 1, "there is no poll in it"));
@@ -141,7 +150,14 @@ impl PollLog {
         (ns > 0.0 && packets > 0.0).then(|| packets / ns * 1e9)
     }
 
-    fn read_text(&mut self, name: &str, mut from: impl BufRead, clock_mhz: Option<f64>) -> Result<(), Error> {
+    fn read_text(
+        &mut self,
+        most: usize,
+        name: &str,
+        mut from: impl BufRead,
+        clock_mhz: Option<f64>,
+    ) -> Result<(), Error> {
+        let mut polls = 0..most;
         let mut clock = clock_mhz;
         let mut columns: Option<Columns> = None;
         let mut origin = None;
@@ -180,12 +196,14 @@ impl PollLog {
                 self.runs.push(Run { rate: key.0.clone(), polls: Vec::new() });
                 self.runs.len() - 1
             });
+            polls.next().ok_or_else(|| too_many(most))?;
             self.push(name, number, place, poll)?;
         }
         Ok(())
     }
 
-    fn read_binary(&mut self, name: &str, mut from: impl BufRead) -> Result<(), Error> {
+    fn read_binary(&mut self, most: usize, name: &str, mut from: impl BufRead) -> Result<(), Error> {
+        let mut polls = 0..most;
         from.consume(MAGIC.len());
         self.runs.push(Run::default());
         let mut time = 0u64;
@@ -201,20 +219,13 @@ impl PollLog {
             let batch = u32::try_from(read_number(&mut from).map_err(fail)?)
                 .map_err(|_| wrong(name, number, "it has more packets than there can be"))?;
             let time_ns = (time - *origin.get_or_insert(time)) as f64;
+            polls.next().ok_or_else(|| too_many(most))?;
             self.push(name, number, 0, Poll { time_ns, batch, empty_before: 0 })?;
         }
         Ok(())
     }
 
     fn push(&mut self, name: &str, number: u64, place: usize, poll: Poll) -> Result<(), Error> {
-        if self.polls_at_least(MAX_POLLS) {
-            return Err(Error::TooLarge {
-                what: "the poll log",
-                needed: format!("more than {MAX_POLLS} polls"),
-                limit: MAX_POLLS.to_string(),
-                advice: "a tenth of it says as much",
-            });
-        }
         let Some(run) = self.runs.get_mut(place) else { return Ok(()) };
         if let Some(last) = run.polls.last()
             && poll.time_ns <= last.time_ns
@@ -230,10 +241,14 @@ impl PollLog {
         run.polls.push(poll);
         Ok(())
     }
+}
 
-    /// Cheap where there are few runs, which is where there may be many polls.
-    fn polls_at_least(&self, many: usize) -> bool {
-        self.runs.len() < 64 && self.polls() >= many
+fn too_many(most: usize) -> Error {
+    Error::TooLarge {
+        what: "the poll log",
+        needed: format!("more than {most} polls"),
+        limit: most.to_string(),
+        advice: "a tenth of it says as much",
     }
 }
 
@@ -553,6 +568,23 @@ mod tests {
         assert!(matches!(PollLog::read("log", cut.as_slice(), None), Err(Error::PollLog { line: 1, .. })));
         let endless = [MAGIC.as_slice(), &[0xff; 40]].concat();
         assert!(PollLog::read("log", endless.as_slice(), None).is_err());
+    }
+
+    /// In one run, and in a run for each poll.
+    #[test]
+    fn no_more_polls_are_read_than_may_be() {
+        let mut writer = PollWriter::new(Vec::new(), 200).unwrap();
+        (1..=100).for_each(|time| writer.poll(time, 1).unwrap());
+        let mut logs = vec![writer.finish().unwrap()];
+        for runs in [1, 70, 100] {
+            let lines = (0..100).map(|n| format!("{n},1,{}\n", n % runs));
+            logs.push(format!("time_ns,batch,run\n{}", lines.collect::<String>()).into_bytes());
+        }
+        for log in logs {
+            let read = |most| PollLog::read_at_most(most, "log", log.as_slice(), None);
+            assert_eq!(read(100).unwrap().polls(), 100);
+            assert!(matches!(read(99), Err(Error::TooLarge { .. })));
+        }
     }
 
     proptest! {
