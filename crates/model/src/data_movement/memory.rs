@@ -66,7 +66,7 @@ impl Cache {
 }
 
 fn lines(frame: u32) -> f64 {
-    f64::from(frame.saturating_sub(FRAME_CHECK).max(1).next_multiple_of(64))
+    f64::from(frame.saturating_sub(FRAME_CHECK).max(1).div_ceil(64)) * 64.0
 }
 
 #[cfg(test)]
@@ -88,5 +88,6 @@ mod tests {
             assert_eq!(with(8).per_packet(frame).total(), 0.0, "{frame}");
         }
         assert_eq!(with(0).per_packet(1518), PerPacket { written: 1600.0, read: 1536.0 });
+        assert_eq!(with(0).per_packet(u32::MAX).read, 4_294_967_296.0);
     }
 }

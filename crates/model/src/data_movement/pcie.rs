@@ -69,23 +69,24 @@ impl Link {
 
     /// Bytes over the link for a write of so many bytes.
     fn write(&self, bytes: u32) -> f64 {
-        f64::from(bytes) + f64::from(pieces(bytes, self.max_payload) * self.write_header)
+        f64::from(bytes) + f64::from(pieces(bytes, self.max_payload)) * f64::from(self.write_header)
     }
 
     /// Bytes over the link for a read of so many bytes: those of the requests, and those of the completions.
     fn read(&self, bytes: u32) -> (f64, f64) {
-        let requests = pieces(bytes, self.max_read);
+        let most = self.max_read.max(1);
+        let requests = pieces(bytes, most);
         // Completions don't go beyond a request's end.
-        let whole = bytes / self.max_read * pieces(self.max_read, self.max_payload);
-        let completions = whole + pieces(bytes % self.max_read, self.max_payload);
+        let whole = f64::from(bytes / most) * f64::from(pieces(most, self.max_payload));
+        let completions = whole + f64::from(pieces(bytes % most, self.max_payload));
         (
-            f64::from(requests * self.read_header),
-            f64::from(bytes) + f64::from(completions * self.completion_header),
+            f64::from(requests) * f64::from(self.read_header),
+            f64::from(bytes) + completions * f64::from(self.completion_header),
         )
     }
 }
 
-/// Pieces of at most `most` bytes.
+/// Pieces of at most `most` bytes; 0 is taken as 1.
 fn pieces(bytes: u32, most: u32) -> u32 {
     bytes.div_ceil(most.max(1))
 }
@@ -165,15 +166,16 @@ impl Card {
         let (link, q) = (&self.link, &self.queues);
         let data = frame.saturating_sub(FRAME_CHECK).max(1);
         let share = |bytes: f64, packets: u32| bytes / f64::from(packets.max(1));
-        let lines = f64::from(pieces(data, q.line) * q.line);
+        let lines = f64::from(pieces(data, q.line)) * f64::from(q.line);
         let fetched = |bytes: u32, at_once: u32| {
-            let (asked, came) = link.read(bytes * at_once.max(1));
+            let (asked, came) = link.read(bytes.saturating_mul(at_once.max(1)));
             (share(asked, at_once), share(came, at_once))
         };
         let (packet_asked, packet_came) = link.read(data);
         let (receive_asked, receive_came) = fetched(q.receive_descriptor, q.receive_descriptors_a_read);
         let (send_asked, send_came) = fetched(q.send_descriptor, q.send_descriptors_a_read);
-        let bookkeeping = f64::from(q.receive_descriptor + q.receive_completion + q.send_descriptor)
+        let bookkeeping = [q.receive_descriptor, q.receive_completion, q.send_descriptor].map(f64::from);
+        let bookkeeping = bookkeeping.into_iter().sum::<f64>()
             + share(f64::from(q.send_completion), q.packets_a_send_completion);
         PerPacket {
             memory_lines: 2.0 * lines + bookkeeping,
@@ -240,6 +242,41 @@ mod tests {
             let (a, b) = (Card::default().per_packet(frame), Card::default().per_packet(frame + 1));
             prop_assert!(a.memory_lines <= b.memory_lines && a.to_host < b.to_host && a.from_host < b.from_host);
             prop_assert!(a.to_host > f64::from(frame - 4) && a.from_host > f64::from(frame - 4));
+        }
+    }
+
+    /// Every field is public, so that each may have any value.
+    #[test]
+    fn no_number_is_too_large_or_too_small() {
+        for n in [0, 1, u32::MAX] {
+            let link = Link {
+                max_payload: n,
+                max_read: n,
+                write_header: n,
+                read_header: n,
+                completion_header: n,
+                ..Link::default()
+            };
+            let queues = Queues {
+                receive_descriptor: n,
+                receive_descriptors_a_read: n,
+                receive_completion: n,
+                send_descriptor: n,
+                send_descriptors_a_read: n,
+                send_completion: n,
+                packets_a_send_completion: n,
+                doorbell: n,
+                packets_a_doorbell: n,
+                line: n,
+            };
+            for frame in [0, 64, u32::MAX] {
+                let packet = Card { link, queues }.per_packet(frame);
+                let all = [packet.memory_lines, packet.bookkeeping, packet.to_host, packet.from_host];
+                assert!(
+                    all.iter().all(|bytes| bytes.is_finite() && *bytes >= 0.0),
+                    "{n} {frame}: {packet:?}"
+                );
+            }
         }
     }
 

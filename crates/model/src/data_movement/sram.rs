@@ -77,7 +77,7 @@ impl Demand {
     /// ```
     #[must_use]
     pub fn room(&self) -> Room {
-        let rate = self.link / (8.0 * f64::from((self.smallest + self.framing).max(1)));
+        let rate = self.link / (8.0 * f64::from(self.smallest.saturating_add(self.framing).max(1)));
         let entries = (waiting(rate, self.service_ns) * self.headroom.max(1.0)).ceil();
         let entries = (entries as u32).clamp(1, self.most_entries.max(1));
         let entry_bytes = self.largest.saturating_sub(SMALLEST_FRAME);
@@ -87,7 +87,7 @@ impl Demand {
             entries,
             entry_bytes,
             payload_bytes: bytes(entry_bytes),
-            all_bytes: bytes(entry_bytes + self.metadata),
+            all_bytes: bytes(entry_bytes.saturating_add(self.metadata)),
         }
     }
 }
