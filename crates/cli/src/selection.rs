@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use slipstream::io::capture::CaptureReader;
 use slipstream::rules::Rule;
-use slipstream_wire::{Encapsulation, LinkType, classify, classify_with};
+use slipstream_wire::{Encapsulation, LinkType, classify_with};
 
 use crate::cli::Tunnel;
 use crate::units::{Count, Duration};
@@ -198,10 +198,7 @@ impl Filter<'_> {
             return false;
         }
         let Some(rule) = self.rule else { return true };
-        let headers = match self.encapsulation {
-            Encapsulation::Outer => classify(link, data),
-            inner => classify_with(link, data, inner),
-        };
+        let headers = classify_with(link, data, self.encapsulation);
         headers.is_ok_and(|h| rule.matches(&h, original_len))
     }
 }

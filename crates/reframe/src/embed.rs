@@ -11,7 +11,7 @@ use slipstream_core::prefetch::prefetch_address;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{
-    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_with, protocol,
+    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify_with, protocol,
 };
 
 use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
@@ -156,7 +156,7 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn tcp_flags(mut self, flags: u8) -> Self {
         if let What::Headers(headers) = &mut self.what
-            && headers.key.protocol() == 6
+            && headers.key.protocol() == protocol::TCP
         {
             headers.flags.0 |= Flags::TCP;
             headers.tcp_flags = flags;
@@ -176,10 +176,7 @@ impl<'a> Packet<'a> {
     #[inline(always)]
     fn classified(&self, link: LinkType, encapsulation: Encapsulation) -> (FlowKey, Info) {
         let headers = match self.what {
-            What::Bytes(bytes) => match encapsulation {
-                Encapsulation::Outer => classify(link, bytes),
-                Encapsulation::Inner => classify_with(link, bytes, encapsulation),
-            },
+            What::Bytes(bytes) => classify_with(link, bytes, encapsulation),
             What::Headers(headers) => Ok(headers),
             What::Nothing => Err(Skip::NonIp),
         };

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 
-use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, classify_with, tcp_segment};
+use slipstream_wire::protocol::TCP;
+use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify_with, tcp_segment};
 
 use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, Row};
 use crate::config::{Config, ConfigError};
@@ -15,7 +16,6 @@ use crate::workers::Workers;
 
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 64;
-const TCP: u8 = 6;
 /// FIN, SYN, RST and ACK: of a pure acknowledgement, only the last is set.
 const DECIDING_FLAGS: u8 = 0x17;
 const ACK: u8 = 0x10;
@@ -85,11 +85,7 @@ impl Reading {
         data: &[u8],
     ) -> Option<Pending> {
         totals.record(captured, original_len);
-        let headers = match self.encapsulation {
-            Encapsulation::Outer => classify(link, data),
-            inner => classify_with(link, data, inner),
-        };
-        let headers = match headers {
+        let headers = match classify_with(link, data, self.encapsulation) {
             Ok(headers) => headers,
             Err(reason) => {
                 skip(totals, reason);

@@ -6,13 +6,12 @@
 //! which flow the packet before belongs to; therefore sums over any group of flows are exact, and sums over
 //! all flows are what the report has.
 
-use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, classify, classify_with};
+use slipstream_wire::protocol::TCP;
+use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, classify_with};
 
 use crate::block::NO_FLOW;
 use crate::flows::{FlowTable, Hashing};
 use crate::partial::MergeError;
-
-const TCP: u8 = 6;
 
 /// Settings of [`Details`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,11 +74,7 @@ fn read(
     original_len: u32,
     data: &[u8],
 ) -> Option<Seen> {
-    let headers = match encapsulation {
-        Encapsulation::Outer => classify(link, data),
-        inner => classify_with(link, data, inner),
-    };
-    let headers = headers.ok()?;
+    let headers = classify_with(link, data, encapsulation).ok()?;
     let tcp = headers.key.protocol() == TCP && !headers.flags.has(Flags::FRAGMENT);
     let (key, tcp_flags) = (headers.key, headers.tcp_flags);
     Some(Seen { key, hash: hashing.hash(&key), time, clock, original_len, tcp_flags, tcp })
@@ -159,9 +154,13 @@ impl FlowTrains {
 /// use slipstream_trace::{DetailConfig, Details};
 /// use slipstream_wire::LinkType;
 ///
-/// let mut details = Details::new(DetailConfig { windows_ns: vec![64_000], burst: 32,
-/// ..DetailConfig::default() }); let mut dns = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0,
-/// 0, 2, 4, 210, 0, 53, 0, 8, 0, 0]; for n in 0..10 {
+/// let config = DetailConfig { windows_ns: vec![64_000], burst: 32, ..DetailConfig::default() };
+/// let mut details = Details::new(config);
+/// let mut dns = [0; 28];
+/// dns[..12].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+/// dns[12..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0]);
+/// // From two hosts in turn.
+/// for n in 0..10 {
 ///     dns[15] = n % 2;
 ///     details.packet(u64::from(n) * 1000, LinkType::RawIp, 60, &dns);
 /// }
@@ -221,10 +220,7 @@ impl Details {
         self.clock = self.clock.max(seen.clock);
         let number = self.table.number(&seen.key, seen.hash);
         let (at, windows) = (number as usize, self.config.windows_ns.len());
-        if at >= self.flows.len() {
-            self.flows.resize(at + 1, NOTHING);
-            self.trains.resize((at + 1) * windows, FlowTrains::default());
-        }
+        self.cover(at);
         if let Some(flow) = self.flows.get_mut(at) {
             flow.packets += 1;
             flow.tcp_packets += u64::from(seen.tcp);
@@ -242,6 +238,15 @@ impl Details {
         number
     }
 
+    /// Makes room for the flow of this number.
+    #[inline]
+    fn cover(&mut self, at: usize) {
+        if at >= self.flows.len() {
+            self.flows.resize(at + 1, NOTHING);
+            self.trains.resize((at + 1) * self.config.windows_ns.len(), FlowTrains::default());
+        }
+    }
+
     /// Adds the flows of another trace: one that occurs in both is one flow. No run and no train spans two
     /// traces.
     ///
@@ -254,10 +259,7 @@ impl Details {
         let windows = self.config.windows_ns.len();
         for ((key, more), trains) in other.flows_in_order().zip(other.trains_in_order()) {
             let at = self.table.number(&key, self.table.hash(&key)) as usize;
-            if at >= self.flows.len() {
-                self.flows.resize(at + 1, NOTHING);
-                self.trains.resize((at + 1) * windows, FlowTrains::default());
-            }
+            self.cover(at);
             if let Some(flow) = self.flows.get_mut(at) {
                 flow.merge(&more);
             }
@@ -317,6 +319,7 @@ mod tests {
     use std::collections::HashMap;
 
     use proptest::prelude::*;
+    use slipstream_wire::classify;
 
     use super::*;
     use crate::{Analyzer, Config, GroupBy, Groups, Slices};

@@ -10,6 +10,7 @@ use serde::Serialize;
 use slipstream_wire::{FlowKey, LinkType};
 
 use crate::details::{DetailConfig, Details, FlowDetail, FlowTrains};
+use crate::report::ratio;
 
 /// The property that flows are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,6 @@ impl Group {
 
     /// Computes the ratios.
     fn settled(mut self) -> Self {
-        let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
         self.slf = ratio(self.packets, self.runs);
         for window in &mut self.windows {
             window.mean_train = ratio(self.packets, window.batches);
@@ -155,6 +155,23 @@ impl Group {
 }
 
 /// The groups of a trace, of which only so many are listed.
+///
+/// ```
+/// use slipstream_trace::{DetailConfig, Details, GroupBy, Groups};
+/// use slipstream_wire::LinkType;
+///
+/// let mut details = Details::new(DetailConfig::default());
+/// let mut packet = [0; 28];
+/// packet[..12].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+/// packet[12..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0]);
+/// for (time_ns, port) in [(0, 53), (10, 53), (20, 123)] {
+///     packet[23] = port;
+///     details.packet(time_ns, LinkType::RawIp, 60, &packet);
+/// }
+/// let groups = Groups::of(&details, GroupBy::DstPort, 1);
+/// assert_eq!((groups.groups, groups.listed[0].name.as_str(), groups.listed[0].packets), (2, "53/udp", 2));
+/// assert_eq!(groups.rest.map(|others| others.packets), Some(1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Groups {
     /// The property that they are grouped by: `dst-port`, `endpoint`, `vlan`, `slice`.

@@ -16,7 +16,7 @@ use std::io::Write;
 
 use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
 use ::parquet::file::writer::SerializedFileWriter;
-use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, classify, classify_with};
+use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, classify_with};
 
 use crate::parquet::{FlowFileError, column, dotted, optional_column, signed, writer};
 
@@ -171,10 +171,7 @@ struct Columns {
 
 impl Columns {
     fn push(&mut self, file: &ByteArray, encapsulation: Encapsulation, packet: &PacketRow<'_>) {
-        let headers = match encapsulation {
-            Encapsulation::Outer => classify(packet.link, packet.data).ok(),
-            inner => classify_with(packet.link, packet.data, inner).ok(),
-        };
+        let headers = classify_with(packet.link, packet.data, encapsulation).ok();
         self.file.push(file.clone());
         self.number.push(signed(packet.number));
         self.time_ns.push(signed(packet.time_ns));

@@ -301,7 +301,8 @@ fn acks(partial: &Partial, trains: &TrainTotals) -> Acks {
     }
 }
 
-fn ratio(a: u64, b: u64) -> Option<f64> {
+/// `a ÷ b`; `None` for a ratio to nothing.
+pub(crate) fn ratio(a: u64, b: u64) -> Option<f64> {
     (b > 0).then(|| a as f64 / b as f64)
 }
 

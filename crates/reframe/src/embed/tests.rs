@@ -3,6 +3,7 @@ use core::net::IpAddr;
 use proptest::prelude::*;
 use slipstream_core::pool::PacketMeta;
 use slipstream_core::stage::{Context, Observe, Stage};
+use slipstream_wire::classify;
 
 use super::*;
 use crate::stage::ReframeStage;
