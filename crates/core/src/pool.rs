@@ -36,7 +36,7 @@ mod sliced;
 #[cfg(feature = "std")]
 pub use adopted::{AdoptError, Buffers, LEAD, Region};
 pub use meta::{Head, PacketMeta};
-pub use sliced::{Lengths, SHORT};
+pub use sliced::{Lengths, SHORT, SlicedSlot, Slot};
 
 const UNIT: usize = 64;
 /// Slots that will be filled after this one, before the one whose memory is asked for.

@@ -19,7 +19,7 @@ pub const SHORT: usize = 2 * UNIT - HEADER - TAIL;
 
 const _: () = assert!(CLASS_UNITS[1] == 2);
 
-/// Reads the owner and the token at the end of a sliced packet's slot.
+/// The bytes at the end of a sliced packet's slot: its token, and its owner.
 #[inline]
 fn tail_of(owner: u32, token: u64) -> [u8; TAIL] {
     let [a, b, c, d] = owner.to_le_bytes();
