@@ -12,7 +12,7 @@ pub const MAX_FRAME_LEN: u32 = (1 << 24) - 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(32))]
 pub struct Frame {
-    /// When it arrived, clamped so that a stage never sees time run backwards.
+    /// Time of its arrival, clamped so that a stage never sees time run backwards.
     pub arrival: Nanos,
     /// Its bytes.
     pub buf: BufId,

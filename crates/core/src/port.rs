@@ -61,7 +61,8 @@ pub trait Transmit {
         0
     }
 
-    /// When it wants to look after what it has, though no packet comes; [`Nanos::MAX`] for never.
+    /// The time at which it wants to look after what it has, though no packet comes; [`Nanos::MAX`] for
+    /// never.
     fn next_look(&self) -> Nanos {
         Nanos::MAX
     }

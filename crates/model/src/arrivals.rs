@@ -26,6 +26,18 @@ pub enum Start {
 }
 
 /// The distribution of the time between two packets, in slots.
+///
+/// ```
+/// use slipstream_model::Interarrival;
+///
+/// // Ten million packets a second in slots of 10 ns: ten slots between two of them.
+/// let random = Interarrival::geometric(10.0)?;
+/// let bursty = Interarrival::negative_binomial(10.0, 2.0)?;
+/// assert!(random.cv() < 1.0 && (bursty.cv() - 2.0).abs() < 1e-9);
+/// // Two cores share the packets.
+/// assert_eq!(bursty.with_mean(20.0)?.mean(), 20.0);
+/// # Ok::<(), slipstream_model::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interarrival {
     kind: Kind,
@@ -53,7 +65,7 @@ impl Interarrival {
     /// mean.
     ///
     /// # Errors
-    /// [`Error::NotPositive`], [`Error::TooLarge`] for a mean beyond 2²⁴ slots; so also below.
+    /// [`Error::NotPositive`], [`Error::TooLarge`] for a mean beyond 2²¹ slots; so also below.
     pub fn deterministic(mean: f64) -> Result<Self, Error> {
         Ok(Self { kind: Kind::Deterministic, mean: mean_of(mean)? })
     }
@@ -126,22 +138,8 @@ impl Interarrival {
             Kind::Empirical(pmf) => {
                 mean_of(mean)?;
                 let factor = mean / self.mean;
-                let mut weights = Vec::new();
-                for (k, p) in pmf.iter() {
-                    let at = k as f64 * factor;
-                    if at >= (MAX_SUPPORT - 1) as f64 {
-                        let why = format!("it reaches beyond {MAX_SUPPORT} slots; choose a longer slot");
-                        return Err(Error::Distribution { what: "interarrival times".to_owned(), why });
-                    }
-                    let (low, share) = (at.floor() as usize, at.fract());
-                    if weights.len() < low + 2 {
-                        weights.resize(low + 2, 0.0);
-                    }
-                    for (place, w) in weights.iter_mut().skip(low).zip([1.0 - share, share]) {
-                        *place += w * p;
-                    }
-                }
-                Self::empirical(Pmf::from_weights("interarrival times", 0, weights)?)
+                let scaled = pmf.iter().map(|(k, p)| (k as f64 * factor, p));
+                Self::empirical(Pmf::from_weighted_samples("interarrival times", scaled)?)
             }
         }
     }

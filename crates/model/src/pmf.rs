@@ -16,6 +16,19 @@ pub const TAIL: f64 = 1e-28;
 pub const MAX_SUPPORT: usize = 1 << 24;
 
 /// A distribution over 0, 1, 2, … slots with bounded support.
+///
+/// ```
+/// use slipstream_model::Pmf;
+///
+/// // Three slots as often as six, and four twice as often.
+/// let gaps = Pmf::from_weights("gaps", 3, vec![1.0, 2.0, 0.0, 1.0])?;
+/// assert_eq!((gaps.start(), gaps.last(), gaps.mean()), (3, 6, 4.25));
+/// assert_eq!([0.25, 0.75, 0.99].map(|share| gaps.quantile(share)), [3, 4, 6]);
+///
+/// // A value between two slots counts for both.
+/// assert_eq!(Pmf::from_samples("gaps", [2.25])?.probabilities(), [0.75, 0.25]);
+/// # Ok::<(), slipstream_model::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pmf {
     start: usize,
@@ -31,7 +44,7 @@ impl Pmf {
     pub fn from_weights(what: &str, start: usize, mut weights: Vec<f64>) -> Result<Self, Error> {
         let wrong = |why: String| Error::Distribution { what: what.to_owned(), why };
         if let Some((i, w)) = weights.iter().enumerate().find(|(_, w)| !w.is_finite() || **w < 0.0) {
-            return Err(wrong(format!("the weight of {} slots is {w}", start + i)));
+            return Err(wrong(format!("the weight of {} slots is {w}", start.saturating_add(i))));
         }
         let last = weights.iter().rposition(|w| *w > 0.0).ok_or_else(|| wrong("it is empty".to_owned()))?;
         weights.truncate(last + 1);
@@ -55,8 +68,16 @@ impl Pmf {
     /// [`Error::Distribution`] where there is no value, or one is negative, not finite or beyond
     /// [`MAX_SUPPORT`].
     pub fn from_samples(what: &str, samples: impl IntoIterator<Item = f64>) -> Result<Self, Error> {
+        Self::from_weighted_samples(what, samples.into_iter().map(|value| (value, 1.0)))
+    }
+
+    /// The same of values that have weights.
+    pub(crate) fn from_weighted_samples(
+        what: &str,
+        samples: impl Iterator<Item = (f64, f64)>,
+    ) -> Result<Self, Error> {
         let mut weights: Vec<f64> = Vec::new();
-        for value in samples {
+        for (value, weight) in samples {
             if !(0.0..(MAX_SUPPORT - 1) as f64).contains(&value) {
                 let why =
                     format!("{value} slots is not a value between 0 and {MAX_SUPPORT}; choose a longer slot");
@@ -66,8 +87,8 @@ impl Pmf {
             if weights.len() < low + 2 {
                 weights.resize(low + 2, 0.0);
             }
-            for (place, weight) in weights.iter_mut().skip(low).zip([1.0 - share, share]) {
-                *place += weight;
+            for (place, part) in weights.iter_mut().skip(low).zip([1.0 - share, share]) {
+                *place += part * weight;
             }
         }
         Self::from_weights(what, 0, weights)
@@ -118,7 +139,7 @@ impl Pmf {
         self.iter().map(|(k, p)| (k as f64 - mean).powi(2) * p).sum()
     }
 
-    /// The least value up to which a share `q` of the probability lies.
+    /// The least value up to which a share `q`, 0 to 1, of the probability lies.
     #[must_use]
     pub fn quantile(&self, q: f64) -> usize {
         let mut sum = 0.0;

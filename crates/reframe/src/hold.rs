@@ -189,8 +189,8 @@ impl Hold {
         self.peak = self.peak.max(packets);
     }
 
-    /// When the next train is due, or before that where deadlines are not settled; [`Nanos::MAX`] when none
-    /// is held.
+    /// The time at which the next train is due, or one before that where deadlines are not settled;
+    /// [`Nanos::MAX`] when none is held.
     #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
         match &self.timers {

@@ -10,6 +10,18 @@ const LINEAR: u64 = 256;
 const SUB_BITS: u32 = 7;
 
 /// A histogram of unsigned values.
+///
+/// ```
+/// use slipstream_stats::Histogram;
+///
+/// let (mut first, mut second) = (Histogram::new(), Histogram::new());
+/// first.record_n(100, 3);
+/// second.record(1_000_000);
+/// first.merge(&second);
+/// assert_eq!((first.count(), first.sum(), first.max()), (4, 1_000_300, Some(1_000_000)));
+/// // Exact below 256; above, a bucket is at most 0.8 % of its values wide.
+/// assert_eq!(first.quantile(0.5), Some(100.0));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -319,6 +331,15 @@ fn quantile_of(count: u64, q: f64, at: impl Fn(u64) -> f64) -> Option<f64> {
 }
 
 /// A histogram of signed values: one of [`Histogram`] on either side of zero.
+///
+/// ```
+/// use slipstream_stats::SignedHistogram;
+///
+/// let mut gaps = SignedHistogram::new();
+/// [-3, 1, 2, 4].into_iter().for_each(|ns| gaps.record(ns));
+/// assert_eq!((gaps.count(), gaps.negative(), gaps.mean()), (4, 1, Some(1.0)));
+/// assert_eq!(gaps.quantile(0.5), Some(1.5));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignedHistogram {
     negative: Histogram,

@@ -25,6 +25,35 @@ pub trait Linked: Copy {
 }
 
 /// A list of entries of one table, in the order in which they were added.
+///
+/// ```
+/// use slipstream_core::table::{Full, Linked, Links, Queue, Table};
+/// use slipstream_core::time::Nanos;
+///
+/// #[derive(Clone, Copy)]
+/// struct Connection {
+///     links: Links,
+/// }
+///
+/// impl Linked for Connection {
+///     fn links(&mut self) -> &mut Links {
+///         &mut self.links
+///     }
+/// }
+///
+/// let (mut table, mut unanswered) = (Table::<u64, Connection>::new(16, 1), Queue::default());
+/// let mut ids = Vec::new();
+/// for key in [10, 20, 30] {
+///     let new = Connection { links: Links::default() };
+///     let id = table.insert(key, table.hash(&key), new, Nanos::MAX)?;
+///     unanswered.push(&mut table, id);
+///     ids.push(id);
+/// }
+/// // The first one is answered; the second one has waited longest now.
+/// unanswered.take_out(&mut table, ids[0]);
+/// assert_eq!((unanswered.first(), unanswered.len()), (Some(ids[1]), 2));
+/// # Ok::<(), Full>(())
+/// ```
 #[derive(Debug)]
 pub struct Queue {
     first: u32,

@@ -21,7 +21,8 @@ const NEVER: u64 = u64::MAX;
 /// The place of a train in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
-    /// When the train is due, in ns, and when its slot is, or [`NEVER`] if it is in none; ticks begin then.
+    /// The times at which the train and its slot are due, in ns; [`NEVER`] if it is in none; ticks begin
+    /// then.
     due: u64,
     slot: u64,
     previous: u32,
@@ -283,7 +284,7 @@ impl Wheel {
         }
     }
 
-    /// When the first slot with a train is due, all of which are behind this one.
+    /// The time at which the first slot with a train is due, all of which are behind this one.
     fn after(&self, slot: usize) -> u64 {
         // The rest of this word, the words behind it, then those before it, and its beginning.
         let word = |at: usize| self.used.get(at).copied().unwrap_or(0);
