@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::huge;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_at;
 
 use super::NONE;
 
@@ -22,6 +22,7 @@ const PAGE_SLOTS: usize = 4096 / size_of::<u64>();
 #[derive(Debug)]
 pub struct Index {
     slots: Vec<u64>,
+    /// Bits that a hash is shifted to the right by, so that it is a place in the index; at least 32.
     shift: u32,
     long_probes: u64,
 }
@@ -41,7 +42,7 @@ impl Index {
     #[must_use]
     pub fn new(limit: u32) -> Self {
         let slots = Self::slots(limit);
-        Self { slots: huge::zeros(slots), shift: 32 - slots.trailing_zeros().min(32), long_probes: 0 }
+        Self { slots: huge::zeros(slots), shift: 64 - slots.trailing_zeros().min(32), long_probes: 0 }
     }
 
     /// Memory of an index of so many entries, in bytes.
@@ -69,9 +70,11 @@ impl Index {
         self.long_probes
     }
 
+    /// The place where a look-up of `hash` begins, or that of an entry in a slot, which has the upper half of
+    /// its hash.
     #[inline]
-    fn home(&self, tag: u32) -> usize {
-        (u64::from(tag) >> self.shift) as usize
+    fn home(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
     }
 
     #[inline]
@@ -82,7 +85,7 @@ impl Index {
     /// Asks for the line where a look-up of `hash` begins.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(self.slots.get(self.home(tag(hash))));
+        prefetch_at(&self.slots, self.home(hash));
     }
 
     /// The first entry whose 32 bits of hash are those of `hash`: most likely the right one. [`NONE`] where
@@ -98,7 +101,7 @@ impl Index {
     pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let tag = tag(hash);
         let mask = self.mask();
-        let mut at = self.home(tag);
+        let mut at = self.home(hash);
         loop {
             let slot = *self.slots.get(at)?;
             if slot == 0 {
@@ -114,7 +117,7 @@ impl Index {
     /// Adds an entry. The caller keeps their number within the limit.
     pub fn insert(&mut self, hash: u64, id: u32) {
         let mask = self.mask();
-        let home = self.home(tag(hash));
+        let home = self.home(hash);
         let mut at = home;
         while let Some(slot) = self.slots.get_mut(at) {
             if *slot == 0 {
@@ -129,7 +132,7 @@ impl Index {
     /// Takes out an entry that was added with this hash: later slots of the cluster move up where they may.
     pub fn remove(&mut self, hash: u64, id: u32) {
         let mask = self.mask();
-        let mut hole = self.home(tag(hash));
+        let mut hole = self.home(hash);
         loop {
             match self.slots.get(hole) {
                 Some(0) | None => return,
@@ -139,7 +142,7 @@ impl Index {
         }
         let mut next = (hole + 1) & mask;
         while let Some(&slot) = self.slots.get(next).filter(|s| **s != 0) {
-            let home = self.home((slot >> 32) as u32);
+            let home = self.home(slot);
             // The slot may fill the hole unless its home lies cyclically after the hole.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
                 if let Some(place) = self.slots.get_mut(hole) {
@@ -162,8 +165,7 @@ impl Index {
     /// Slots that look-ups of all entries read.
     #[cfg(test)]
     pub(super) fn probes(&self) -> u64 {
-        let distance =
-            |(at, slot): (usize, &u64)| at.wrapping_sub(self.home((slot >> 32) as u32)) & self.mask();
+        let distance = |(at, slot): (usize, &u64)| at.wrapping_sub(self.home(*slot)) & self.mask();
         self.slots.iter().enumerate().filter(|(_, s)| **s != 0).map(|place| distance(place) as u64 + 1).sum()
     }
 }
