@@ -468,4 +468,37 @@ def renumbered(case, binary, _):
         case.check("the log of sessions can't be written" in err, err)
 
 
-OPERATION = (restart, reloads, abuse, log, unread, renumbered)
+def no_way_yet(case, binary, _):
+    """A machine that has no way to its collectors yet, as while it starts: the pipeline starts, the log says
+    what can't be sent, and collectors hear of it from when there is a way; the first message has the
+    templates."""
+    collector = "10.77.0.2"
+    with Net() as net:
+        readers = {}
+        for what in ("sessions", "flows"):
+            readers[what] = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+            readers[what].bind((collector, 0))
+            readers[what].settimeout(15)
+        ports = {what: reader.getsockname()[1] for what, reader in readers.items()}
+        graph = ("in :: paced(rate=1kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
+                 f"f :: flow_stats(export=\"udp:{collector}:{ports['flows']}\", idle=1s) -> nat(pool=\"192.0.2.1\") -> null")
+        box = Middlebox(net, binary, "run", *JSON, "--session-log", f"ipfix:{collector}:{ports['sessions']}", "-e", graph).ready()
+        time.sleep(3.5)
+        if not case.check(box.child.poll() is None, "it doesn't start without a way"):
+            case.check(False, box.stop()[2])
+            return
+        net.ip("m", "addr", "add", "10.77.0.50/24", "dev", "mb")
+        for what, reader in readers.items():
+            try:
+                case.equal(reader.recv(2000)[16:18], b"\0\2", f"{what}: the first set of the first message")
+            except TimeoutError:
+                case.check(False, f"nothing is heard of {what}")
+            reader.close()
+        time.sleep(2)
+        status, _, err = box.stop()
+        case.equal(status, 0, f"exit status ({err})")
+        for words in ("the log of sessions can't be written", "nothing can be sent to the collector", "writes again"):
+            case.check(words in err, f"{words}: {err}")
+
+
+OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet)

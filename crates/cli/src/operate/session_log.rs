@@ -173,6 +173,14 @@ impl Log {
         }
     }
 
+    /// The reason why nothing can be sent now, if there is no way to whoever collects it.
+    fn without_way(&self) -> Option<io::Error> {
+        match self {
+            Self::Ipfix(_, datagrams) | Self::Syslog(datagrams) => datagrams.without_way(),
+            Self::Json(_) => None,
+        }
+    }
+
     /// Time without an error after which it works again.
     fn quiet(&self) -> Duration {
         if matches!(self, Self::Json(_)) { Duration::ZERO } else { QUIET }
@@ -332,9 +340,17 @@ impl SessionLog {
     }
 }
 
+fn tell_failed(error: &io::Error) {
+    warn!(target: LIVE, %error, "the log of sessions can't be written");
+}
+
 /// Writes events as they come.
 fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
     let (mut failed, mut times): (Option<Instant>, _) = (None, RealTime::of(clock));
+    if let Some(error) = log.without_way() {
+        failed = Some(slipstream::clock::now());
+        tell_failed(&error);
+    }
     loop {
         let (shard, mut events) = shared.next();
         if times.look() {
@@ -350,7 +366,7 @@ fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
             let now = slipstream::clock::now();
             if let Some(error) = error {
                 if failed.replace(now).is_none() {
-                    warn!(target: LIVE, %error, "the log of sessions can't be written");
+                    tell_failed(&error);
                 }
                 if !left.is_empty() {
                     thread::sleep(AGAIN);

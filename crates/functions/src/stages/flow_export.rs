@@ -27,8 +27,12 @@ pub(super) fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> 
             return Err(BuildError::setting("export", format!("{address}: nobody listens at port 0")));
         }
         // A full socket buffer must not stop packets: the message is lost, and counted.
-        let datagrams = Datagrams::to(to.as_slice()).and_then(Datagrams::without_waiting);
-        return Ok(Target::Udp(datagrams.map_err(wrong)?));
+        let datagrams = Datagrams::to(to.as_slice()).and_then(Datagrams::without_waiting).map_err(wrong)?;
+        // A live run begins before there is a way; a replay would be over by then.
+        return match datagrams.without_way() {
+            Some(error) if !site.live => Err(wrong(error)),
+            _ => Ok(Target::Udp(datagrams)),
+        };
     }
     let path = if text == "-" { text.into() } else { site.base.join(text) };
     if path.is_dir() {
@@ -174,7 +178,7 @@ pub(super) struct Export {
     pub(super) records: u64,
     /// Messages that could not be sent.
     pub(super) lost: u64,
-    /// The reason why the last message is not in the file.
+    /// The reason why the last message is not in the file, or had no way to the collector.
     pub(super) trouble: Option<String>,
     /// Live, times are told in real time; a replay has those of its packets.
     real_time: Option<RealTime>,
@@ -231,9 +235,18 @@ impl Export {
     }
 
     /// Counts a message that could not be written, and keeps why. Of those that are sent, [`Datagrams`] count
-    /// which are lost: an error may be about the one before.
+    /// which are lost: an error may be about the one before. Only that there is no way is kept of them: one
+    /// that nobody takes, or that finds no room, says nothing of the next one.
     fn written(&mut self, result: io::Result<()>) {
-        let Target::File { out, path, .. } = &self.target else { return };
+        let (out, path) = match &self.target {
+            Target::None => return,
+            Target::Udp(datagrams) => {
+                let way = if result.is_ok() { None } else { datagrams.without_way() };
+                self.trouble = way.map(|error| format!("nothing can be sent to the collector: {error}"));
+                return;
+            }
+            Target::File { out, path, .. } => (out, path),
+        };
         match result {
             Err(error) => {
                 self.lost += 1;
