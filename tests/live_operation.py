@@ -501,4 +501,19 @@ def no_way_yet(case, binary, _):
             case.check(words in err, f"{words}: {err}")
 
 
-OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet)
+def addressed(case, binary, scratch):
+    """An address that the system gets on an interface while packets pass there is told of."""
+    with Net() as net:
+        graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> b; b -> a"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph, log=scratch / "log").ready()
+        time.sleep(1)
+        case.check("has addresses" not in box.log.read_text(), "addresses before there are any")
+        net.ip("m", "addr", "add", "10.99.0.1/24", "dev", "ma")
+        end = time.monotonic() + 15
+        while "10.99.0.1" not in box.log.read_text() and time.monotonic() < end:
+            time.sleep(0.2)
+        status, _, err = box.stop()
+        case.equal((status, err.count("the system has addresses")), (0, 1), f"exit status and warnings ({err})")
+
+
+OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet, addressed)

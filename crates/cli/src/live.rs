@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
-use slipstream::io::link::addresses_of;
 use slipstream::io::offloads::Switched;
 use slipstream::io::{confine, memory};
-use slipstream::pipeline::{Group, Plan, PlannedStage, Receives, Role, ShardPlan};
+use slipstream::pipeline::{Group, Plan, PlannedStage, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
@@ -292,29 +291,6 @@ fn tell_start(plan: &Plan) {
     let ports: Vec<_> = plan.stages.iter().filter(|s| s.kind.group == Group::Port).map(port).collect();
     let (version, pid, stages) = (env!("CARGO_PKG_VERSION"), std::process::id(), plan.stages.len());
     info!(target: LIVE, version, pid, stages, ports = ports.join(" "), "running");
-    tell_addresses(plan);
-}
-
-/// Warns of interfaces that packets are forwarded from and the system has addresses on: its own network stack
-/// gets the same packets, and does with them what it likes.
-fn tell_addresses(plan: &Plan) {
-    if !plan.stages.iter().any(|s| s.kind.properties.faces_a_link && s.role != Role::Source) {
-        return;
-    }
-    let gets_copies =
-        |s: &&PlannedStage| s.kind.properties.receives == Some(Receives::Copies) && s.role != Role::Sink;
-    for stage in plan.stages.iter().filter(gets_copies) {
-        let interface = stage.settings.text("interface");
-        let all: Vec<String> = addresses_of(interface).iter().map(ToString::to_string).collect();
-        if !all.is_empty() {
-            let (port, addresses) = (&stage.name, all.join(" "));
-            warn!(
-                target: LIVE, port, interface, addresses,
-                "the system has addresses on the interface: its own network stack gets every packet, too, and may answer, \
-                 forward or reset what passes here; `ip addr flush dev {interface}` takes them away"
-            );
-        }
-    }
 }
 
 pub(crate) fn is_port(stage: &StageReport) -> bool {

@@ -6,13 +6,14 @@
 //! nothing is done for it. What is logged follows from two reports in a row ([`Watch::compare`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use slipstream::io::link::{LinkState, Links, name_of, number_of};
-use slipstream::pipeline::Plan;
+use slipstream::io::link::{LinkState, Links, addresses_of, name_of, number_of};
+use slipstream::pipeline::{Plan, PlannedStage, Receives, Role};
 use slipstream::runtime::{Monitor, RunReport, StageReport};
 use slipstream_report::time;
 use slipstream_stats::Histogram;
@@ -278,11 +279,19 @@ struct Interface {
     before: Option<LinkState>,
     /// The packets that a router sends there.
     longest: Option<Longest>,
+    /// The system's own network stack gets the packets, too, where it has addresses there.
+    gets_copies: bool,
+    /// The addresses of the system that were last seen there.
+    addresses: Vec<IpAddr>,
 }
 
 impl Interfaces {
     fn of(plan: &Plan) -> Self {
         let longest = plan.longest_packets();
+        let forwards = plan.stages.iter().any(|s| s.kind.properties.faces_a_link && s.role != Role::Source);
+        let gets_copies = |s: &PlannedStage| {
+            forwards && s.kind.properties.receives == Some(Receives::Copies) && s.role != Role::Sink
+        };
         let named = plan.stages.iter().filter(|s| s.kind.live()).filter_map(|s| {
             let interface = s.settings.text("interface");
             (!interface.is_empty()).then(|| Interface {
@@ -290,6 +299,8 @@ impl Interfaces {
                 name: interface.to_owned(),
                 number: number_of(interface),
                 before: None,
+                gets_copies: gets_copies(s),
+                addresses: Vec::new(),
                 longest: longest.iter().find(|l| l.port == s.name).map(|l| Longest {
                     router: l.router.clone(),
                     mtu: l.mtu,
@@ -302,7 +313,7 @@ impl Interfaces {
 
     fn look(&mut self) {
         let Some(links) = &self.links else { return };
-        for Interface { port, name: interface, number, before, longest } in &mut self.all {
+        for Interface { port, name: interface, number, before, longest, .. } in &mut self.all {
             let name = number.and_then(name_of);
             // One that was not there yet is known by its name.
             let now = match (&name, *number) {
@@ -343,6 +354,29 @@ impl Interfaces {
     }
 }
 
+impl Interfaces {
+    /// Warns of interfaces that packets are forwarded from and the system has got addresses on: its own
+    /// network stack gets the same packets, and does with them what it likes.
+    fn look_for_addresses(&mut self) {
+        for Interface { port, name: interface, addresses, .. } in
+            self.all.iter_mut().filter(|i| i.gets_copies)
+        {
+            let now = addresses_of(interface);
+            let is_new = now.iter().any(|address| !addresses.contains(address));
+            *addresses = now;
+            if !is_new {
+                continue;
+            }
+            let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            warn!(
+                target: LIVE, port, interface, addresses,
+                "the system has addresses on the interface: its own network stack gets every packet, too, and may answer, \
+                 forward or reset what passes here; `ip addr flush dev {interface}` takes them away"
+            );
+        }
+    }
+}
+
 /// The thread that looks on; it ends when this goes.
 pub(crate) struct Watcher {
     over: Arc<(Mutex<bool>, Condvar)>,
@@ -363,12 +397,17 @@ impl Watcher {
     ) -> std::io::Result<Self> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (mut watch, mut interfaces) = (Watch::default(), Interfaces::of(plan));
+        interfaces.look_for_addresses();
         let ends = Arc::clone(&over);
         let look = move || {
-            let mut silent = 0;
+            let (mut silent, mut looks) = (0, 0u32);
             interfaces.look();
             while !wait(&ends) {
                 interfaces.look();
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(PERIOD) {
+                    interfaces.look_for_addresses();
+                }
                 let report = monitor.ask_anew(PATIENCE);
                 let fresh = report.is_some();
                 if let Some(report) = &report {
