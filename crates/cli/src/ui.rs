@@ -341,6 +341,19 @@ pub(crate) struct LiveSignals {
     terminal: bool,
 }
 
+/// Set by user signals, which end nothing from the first call on, as they would by default.
+pub(crate) fn user_signals() -> io::Result<Arc<AtomicBool>> {
+    static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(asked) = ASKED.get() {
+        return Ok(Arc::clone(asked));
+    }
+    let asked = ASKED.get_or_init(Arc::default);
+    for signal in [SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::clone(asked))?;
+    }
+    Ok(Arc::clone(asked))
+}
+
 /// A request that a signal made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -355,10 +368,7 @@ impl LiveSignals {
     /// there is nothing to reload. User signals ask for [`statistics`](Self::statistics): they end no run,
     /// as they would by default.
     pub(crate) fn new(reloads: bool) -> io::Result<Self> {
-        let statistics = Arc::<AtomicBool>::default();
-        for signal in [SIGUSR1, SIGUSR2] {
-            signal_hook::flag::register(signal, Arc::clone(&statistics))?;
-        }
+        let statistics = user_signals()?;
         if !reloads {
             let (stop, hang_up) = (interrupts()?, Arc::default());
             return Ok(Self { stop, hang_up, statistics, terminal: false });

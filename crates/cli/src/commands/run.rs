@@ -53,6 +53,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .into_iter()
         .flatten()
         .try_for_each(|name| refuse_unbuilt(name).and_then(|()| refuse_misspelt(name)))?;
+    // Whoever asks for statistics may do so while a large configuration is still being read.
+    ui::user_signals()?;
     let plan = ui::reading(|| pipeline::plan(&args.pipeline))?;
     let is_live = live::is_live(&plan);
     let mut options = live::options(&args.live, is_live)?;

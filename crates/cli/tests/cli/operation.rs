@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -544,6 +544,23 @@ fn user_signals_have_statistics_logged() {
         assert!(firewall.contains("packets=700") && firewall.contains("denied=700"), "{firewall}");
         running.stop().with(0);
     }
+}
+
+/// Nor does it end the start of one whose configuration takes long to come.
+#[test]
+fn a_user_signal_does_not_end_a_start() {
+    let dir = scratch();
+    let config = dir.path().join("config.toml");
+    make_fifo(&config);
+    let mut command = Command::new(BINARY);
+    command.arg("run").arg(&config).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let mut writes = OpenOptions::new().write(true).open(&config).unwrap();
+    let usr1 = ["-USR1", &child.id().to_string()];
+    assert!(Command::new("kill").args(usr1).status().unwrap().success());
+    writes.write_all(b"graph = \"paced(rate=1kpps, packets=10) -> null\"\n").unwrap();
+    drop(writes);
+    Ended::of(child.wait_with_output().unwrap()).with(0).saying(&["ended"]);
 }
 
 /// Who presses Ctrl-C twice wants what the first one does.
