@@ -326,7 +326,8 @@ pub(crate) struct Run {
     /// the last of the packets came).
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) poll_log: Option<PathBuf>,
-    /// Polls that the log has room for; they lie in memory until the end, 32 bytes each.
+    /// Polls that the log has room for; they lie in memory until the end, 32 bytes each, and room for them is
+    /// kept on the disk.
     #[arg(long, value_name = "N", default_value = "1M", requires = "poll_log")]
     pub(crate) poll_log_max: Count,
     /// Seed of hashes and random choices. Without it: 1 in a replay, which repeats itself; live, secret ones

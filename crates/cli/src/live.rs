@@ -1,6 +1,5 @@
 //! Common parts of the verbs that run by the wall clock.
 
-use std::io::BufWriter;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use slipstream::io::offloads::Switched;
 use slipstream::io::{confine, memory};
 use slipstream::pipeline::{Group, Plan, PlannedStage, ShardPlan};
-use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport, StageReport};
+use slipstream::runtime::{Driver, LiveOptions, RunError, RunReport, StageReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
@@ -23,8 +22,8 @@ use crate::log::LIVE;
 use crate::losses;
 use crate::operate::Shared;
 use crate::operate::notify::Manager;
+use crate::operate::poll_log::Keeping;
 use crate::operate::state::{self, Saver};
-use crate::replace::Replacement;
 use crate::types;
 use crate::ui::{self, Progress, Request};
 use crate::watch::Watcher;
@@ -229,10 +228,12 @@ pub(crate) fn run(
         let held = operation.clone();
         let hold = move || held.longest_hold();
         let (watchdog, mut saver) = (manager.has_watchdog(), Saver::new(operation, state::EVERY));
-        let each = move |answers: bool| {
-            if watchdog && answers {
+        let mut poll_log = Keeping::new(reloader.operation.clone());
+        let each = move |report: Option<&RunReport>| {
+            if watchdog && report.is_some() {
                 manager.tell("WATCHDOG=1");
             }
+            report.into_iter().for_each(|report| poll_log.look(report));
             saver.save_if_due();
         };
         let (monitor, asked) = (reloader.operation.monitor.clone(), Arc::clone(&signals.statistics));
@@ -398,14 +399,4 @@ pub(crate) fn delay_rows(t: &mut Table, histogram: &Histogram) {
         };
         t.row([&label, &count(*n)]);
     }
-}
-
-/// Writes the log of polls.
-pub(crate) fn write_poll_log(log: &PollLog, mut file: Replacement) -> anyhow::Result<()> {
-    log.write(BufWriter::new(&mut file))?;
-    file.commit()?;
-    if log.missed() > 0 {
-        warn!("--poll-log: {} polls found no room; --poll-log-max makes more", log.missed());
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::io::capture::Format;
-use slipstream::new_file::{Output, advice_on_write, place, target};
+use slipstream::new_file::{Output, Room, advice_on_write, place, target};
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
 /// are options with their paths; devices and pipes may stand in several places.
@@ -85,6 +85,27 @@ impl Replacement {
             to: Output::create(path).with_context(failed)?,
             said: format!("{option} {}", path.display()),
         })
+    }
+
+    /// The option, and the file as it was named.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Room for the file on its disk; none for a device or a pipe.
+    pub(crate) fn room(&self) -> Option<Room> {
+        match &self.to {
+            Output::New(file) => file.room().ok(),
+            Output::Straight(_) => None,
+        }
+    }
+
+    /// Leaves no more than these bytes in the file, and no room that was kept for more.
+    pub(crate) fn shorten(&self, bytes: u64) -> io::Result<()> {
+        match &self.to {
+            Output::New(file) => file.file().set_len(bytes).map_err(|error| self.failed(error)),
+            Output::Straight(_) => Ok(()),
+        }
     }
 
     /// Gives the file its name.

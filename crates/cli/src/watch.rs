@@ -386,14 +386,14 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Looks on at the run of this plan, which this monitor watches; `hold` gives the longest time for which
     /// a stage may hold a packet, which may change. What is counted so far is told once `asked` is set.
-    /// `each` is called once a second on the thread that looks on, and told whether the data path has
+    /// `each` is called once a second on the thread that looks on, with the report of the data path if it has
     /// answered.
     pub(crate) fn start(
         monitor: Monitor,
         plan: &Plan,
         hold: impl Fn() -> Option<u64> + Send + 'static,
         asked: Arc<AtomicBool>,
-        mut each: impl FnMut(bool) + Send + 'static,
+        mut each: impl FnMut(Option<&RunReport>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (mut watch, mut interfaces) = (Watch::default(), Interfaces::of(plan));
@@ -421,7 +421,7 @@ impl Watcher {
                 if silent == SILENT {
                     warn!(target: LIVE, seconds = SILENT, "the data path has not answered");
                 }
-                each(fresh);
+                each(report.as_deref());
             }
         };
         let thread = thread::Builder::new().name("watch".into()).spawn(look)?;
@@ -477,6 +477,7 @@ mod tests {
             cpu_ns: 0,
             live: 0,
             service_time: None,
+            poll_log: None,
             contexts: None,
             interrupted: false,
         }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, OFlags, fcntl_getfl, fcntl_setfl, linkat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, linkat};
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::stop::Stopped;
@@ -72,6 +72,14 @@ impl NewFile {
         &self.file
     }
 
+    /// Room for it on its disk, to be kept while its content is still in the making elsewhere.
+    ///
+    /// # Errors
+    /// The system's: no descriptor is left.
+    pub fn room(&self) -> io::Result<Room> {
+        self.file.try_clone().map(Room)
+    }
+
     /// Gives it its name, in place of any older file of that name.
     ///
     /// # Errors
@@ -107,6 +115,21 @@ impl NewFile {
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+/// Room on its disk for a file in the making.
+#[derive(Debug)]
+pub struct Room(File);
+
+impl Room {
+    /// Keeps room for the first so many bytes of the file, whose length stays. What is not used goes with the
+    /// file, or when its length is set.
+    ///
+    /// # Errors
+    /// The system's: there is no room, or the file system keeps none for anybody.
+    pub fn keep(&self, bytes: u64) -> io::Result<()> {
+        fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(io::Error::from)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::metrics;
 use crate::operate::session_log::{SessionLog, Target};
 use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
-use crate::operate::{Operation, Shared, control};
+use crate::operate::{Operation, Shared, control, poll_log};
 use crate::port::{is_special, refuse_misspelt, refuse_unbuilt};
 use crate::replace::{Replacement, refuse_shared, would_replace};
 use crate::types;
@@ -72,6 +72,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     // Where it can't be written, that is said now and not after hours.
     let poll_log =
         args.poll_log.as_deref().map(|path| Replacement::create("--poll-log", path)).transpose()?;
+    operation.poll_log = poll_log.as_ref().map(poll_log::Keeper::new);
     let to_stdout = plan.writes_stdout();
     if to_stdout {
         ui::refuse_terminal()?;
@@ -105,7 +106,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     drop(socket);
     // Nobody reads at stdout where the log of sessions got stuck there.
     let stuck = sessions.is_some_and(|sessions| !sessions.finish(&mut run, operation.state.is_some()));
-    let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| live::write_poll_log(log, file));
+    let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| poll_log::write(log, file));
     let damage = damage(&run, args.damage.strict)?;
     report_backwards(report.sources.iter().map(|s| s.clock_backwards).sum());
     // Ports close what they write to.

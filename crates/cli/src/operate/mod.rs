@@ -1,12 +1,13 @@
 //! An operator's work with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by
-//! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) in a file, and has
-//! its [`sessions`] logged ([`session_log`]).
+//! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) in a file, has its
+//! [`sessions`] logged ([`session_log`]), and hears where there is no room for a log of polls ([`poll_log`]).
 //!
 //! Nothing of this is done by the data path but what [`Operator`] hands to a stage: a few hundred places of a
 //! table at a time, or new settings that were made before.
 
 pub(crate) mod control;
 pub(crate) mod notify;
+pub(crate) mod poll_log;
 mod reload;
 mod server;
 pub(crate) mod session_log;
@@ -42,6 +43,8 @@ pub(crate) struct Operation {
     pub(crate) state: Option<state::Keeper>,
     /// The log of sessions that begin and end.
     pub(crate) session_log: Option<session_log::SessionLog>,
+    /// The file of the log of polls.
+    pub(crate) poll_log: Option<poll_log::Keeper>,
     /// The way in which packets are led to shards, if the pipeline runs in some.
     pub(crate) shards: Option<Mutex<ShardPlan>>,
 }
@@ -68,6 +71,7 @@ impl Operation {
             as_json,
             state: None,
             session_log: None,
+            poll_log: None,
             shards: None,
         }
     }

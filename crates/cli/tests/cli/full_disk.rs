@@ -1,4 +1,4 @@
-//! Live captures on a disk that is full.
+//! What a live run writes, on a disk that is full.
 
 use std::fs;
 use std::path::Path;
@@ -84,4 +84,41 @@ fn complete_files_stay_and_another_is_begun_when_there_is_room() {
     let (came, written, dropped) = figures(&ended.json(), "out");
     assert_eq!(written + dropped, came);
     assert!(dropped > 500 && written > 500, "{written} {dropped}");
+}
+
+/// The log of polls lies in memory meanwhile, and an operator hears of the disk before the end.
+#[test]
+fn a_log_of_polls_says_at_once_that_it_finds_no_room_and_keeps_what_does() {
+    let dir = scratch();
+    let command = format!(
+        "mkdir disk && mount -t tmpfs -o size=64k none disk && cd disk || exit 99
+         {BINARY} run --format json --poll-log p.csv -e 'paced(rate=2kpps, packets=10k) -> null'
+         status=$?; cp p.csv ..; exit $status"
+    );
+    let Some(ended) = with_mounts(dir.path(), &command) else { return };
+    let ended = ended.with(2).saying(&["no room on the disk for the log of polls", "polls are lost"]);
+    let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
+    assert!(at("no room on the disk") < at("ended"), "{}", ended.stderr);
+    assert_eq!(ended.json()["packets_in"], 10_000);
+    let written = fs::read_to_string(dir.path().join("p.csv")).unwrap();
+    assert!(written.len() > 60_000 && written.ends_with('\n'), "{} bytes", written.len());
+    assert!(written.lines().all(|line| line.split(',').count() == 5));
+    let (_, lost) = ended.stderr.split_once("elsewhere; ").unwrap();
+    let lost: Vec<usize> = lost.split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(lost, [lost[1] + 1 - written.lines().count(), lost[1]]);
+}
+
+/// A log without room for more polls says so while the run goes on.
+#[test]
+fn a_log_of_polls_that_is_full_says_so_at_once() {
+    let ended = Ended::of(
+        Command::new(BINARY)
+            .args(["run", "--poll-log", "/dev/null", "--poll-log-max", "10", "-e"])
+            .arg("paced(rate=1kpps, packets=3k) -> null")
+            .output()
+            .unwrap(),
+    );
+    let ended = ended.with(0);
+    let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
+    assert!(at("the log of polls is full") < at("ended"), "{}", ended.stderr);
 }

@@ -560,6 +560,7 @@ impl Driver {
             cpu_ns: (run.meter.cpu_ns() + self.workers_cpu_ns).saturating_sub(left_out.1),
             live: self.pool.live().saturating_sub(ahead),
             service_time: self.service_time.clone(),
+            poll_log: self.log.as_ref().map(PollLog::counts),
             contexts: self.pipeline.context_counts(),
             interrupted: false,
             shards: Vec::new(),

@@ -34,7 +34,7 @@ pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, St
 pub use live::LiveOptions;
 pub use monitor::Monitor;
 pub use operator::{Attention, Operator, Work};
-pub use poll_log::{Poll, PollLog};
+pub use poll_log::{Poll, PollCounts, PollLog};
 pub use probe::Probe;
 pub use rehearsal::{Timing, Traffic};
 pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick, ToSink};

@@ -147,6 +147,7 @@ mod tests {
             cpu_ns: 0,
             live: 0,
             service_time: None,
+            poll_log: None,
             contexts: None,
             interrupted: false,
             shards: Vec::new(),

@@ -25,6 +25,15 @@ pub struct Poll {
     pub source: u16,
 }
 
+/// The number of polls with packets so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollCounts {
+    /// Those in the log.
+    pub logged: u64,
+    /// Those for which it had no room.
+    pub missed: u64,
+}
+
 /// The log.
 #[derive(Clone, Debug, Default)]
 pub struct PollLog {
@@ -52,6 +61,10 @@ impl PollLog {
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
+    }
+
+    pub(super) fn counts(&self) -> PollCounts {
+        PollCounts { logged: self.polls.len() as u64, missed: self.missed }
     }
 
     /// A source was polled, and brought these packets.
@@ -120,5 +133,6 @@ mod tests {
         let want = "time_ns,batch,empty_before,source,newest_ns\n7,4,2,0,6\n8,1,1,2,7\n9,256,0,0,8\n";
         assert_eq!(String::from_utf8(text).unwrap(), want);
         assert_eq!((log.polls().len(), log.missed()), (3, 1));
+        assert_eq!(log.counts(), PollCounts { logged: 3, missed: 1 });
     }
 }

@@ -9,6 +9,7 @@ use slipstream_core::stage::{DraftReport, StageError};
 use thiserror::Error;
 
 use super::graph::StageReport;
+use super::poll_log::PollCounts;
 use super::service_time::ServiceTimeReport;
 
 /// The reason why a run ended early.
@@ -109,6 +110,8 @@ pub struct RunReport {
     pub live: u64,
     /// Of a run in the engine's own time: how that went.
     pub service_time: Option<ServiceTimeReport>,
+    /// The state of the log of polls, if there is one.
+    pub poll_log: Option<PollCounts>,
     /// Counters of flow contexts, if there were any.
     pub contexts: Option<ContextCounts>,
     /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was

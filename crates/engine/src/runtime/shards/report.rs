@@ -32,6 +32,7 @@ pub(in crate::runtime) fn merged(mut shards: Vec<RunReport>) -> RunReport {
         cpu_ns: sum(|s| s.cpu_ns),
         live: sum(|s| s.live),
         service_time: None,
+        poll_log: None,
         contexts: first.map(|first| {
             contexts.fold(first, |mut all, other| {
                 all.lookups += other.lookups;
