@@ -159,25 +159,6 @@ impl<const N: usize> TwoLevel<N> {
         Self::new(params, seed)
     }
 
-    #[inline(always)]
-    fn source_hash(&self, source: &[u8]) -> u64 {
-        match source.first_chunk::<4>() {
-            Some(four) if source.len() == 4 => self.sources.hash64(four),
-            _ => self.sources.hash_slice(source),
-        }
-    }
-
-    #[inline(always)]
-    fn rows_of(&self, source: &[u8]) -> [usize; ROWS] {
-        let hash = self.source_hash(source);
-        let w = self.params.width;
-        // Two pieces of 32 bits and two that mix them: rows of one source's collisions differ.
-        let (a, b) = (hash as u32, (hash >> 32) as u32);
-        let more = crate::hash::mix(hash, 0x9e37_79b9_7f4a_7c15);
-        let (c, d) = (more as u32, (more >> 32) as u32);
-        [below(a, w), w + below(b, w), 2 * w + below(c, w), 3 * w + below(d, w)]
-    }
-
     fn source<'a>(&self, key: &'a [u8; N]) -> &'a [u8] {
         key.get(..self.params.source_len).unwrap_or_default()
     }
@@ -187,7 +168,7 @@ impl<const N: usize> TwoLevel<N> {
         let pair = self.pairs.hash(key);
         let [a, b] = pair.0;
         let mask = 1u64 << (multires::part(a) * 8 + (b & 7) as u32);
-        Places { mask, rows: self.rows_of(self.source(key)), pair }
+        Places { mask, rows: rows_of(&self.sources, self.params.width, self.source(key)), pair }
     }
 
     #[inline(always)]
@@ -210,6 +191,50 @@ impl<const N: usize> TwoLevel<N> {
                 *word |= 1 << bit;
             }
         }
+    }
+
+    /// The sketch without its keys.
+    fn view(&self) -> View<'_> {
+        let Self { params, level1, level2, modular, sources, .. } = self;
+        View { params: *params, level1, level2, modular, sources }
+    }
+}
+
+/// The bitmaps of a source in level two.
+#[inline(always)]
+fn rows_of(sources: &Hasher, w: usize, source: &[u8]) -> [usize; ROWS] {
+    let hash = match source.first_chunk::<4>() {
+        Some(four) if source.len() == 4 => sources.hash64(four),
+        _ => sources.hash_slice(source),
+    };
+    // Two pieces of 32 bits and two that mix them: rows of one source's collisions differ.
+    let (a, b) = (hash as u32, (hash >> 32) as u32);
+    let more = crate::hash::mix(hash, 0x9e37_79b9_7f4a_7c15);
+    let (c, d) = (more as u32, (more >> 32) as u32);
+    [below(a, w), w + below(b, w), 2 * w + below(c, w), 3 * w + below(d, w)]
+}
+
+/// All of a sketch but the keys: the same code for keys of all lengths.
+struct View<'a> {
+    params: TwoLevelParams,
+    level1: &'a [u64],
+    level2: &'a [Map],
+    modular: &'a Modular,
+    sources: &'a Hasher,
+}
+
+impl View<'_> {
+    fn rows_of(&self, source: &[u8]) -> [usize; ROWS] {
+        rows_of(self.sources, self.params.width, source)
+    }
+
+    /// The sources with the most counterparts, with these.
+    fn superspreaders(&self, want: Want) -> Vec<(Vec<u8>, Bounds<u64>)> {
+        let estimates = self.estimates();
+        let sorted = self.sorted(&estimates);
+        let sources = self.verified(self.candidates(want.threshold, &estimates, &sorted));
+        let size = |c: Candidate| self.spread(&c.source, &sorted).map(|size| (c.source, size));
+        sources.into_iter().filter_map(size).collect()
     }
 
     /// Distinct pairs by bitmap of level two, row by row.
@@ -351,6 +376,10 @@ impl<const N: usize> TwoLevel<N> {
     }
 }
 
+fn any_full(level2: &[Map]) -> bool {
+    level2.iter().any(|m| of_map(m).1)
+}
+
 /// Distinct pairs in a bitmap of level two; whether it is full.
 fn of_map(map: &Map) -> (f64, bool) {
     multires::estimate(map.map(u64::count_ones), 64)
@@ -453,18 +482,18 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         if source_len != self.params.source_len {
             return Err(self.unsupported("spreads of sources of another length"));
         }
-        let estimates = self.estimates();
-        let sorted = self.sorted(&estimates);
-        let flow = |c: Candidate| {
+        let mut flows = Vec::new();
+        for (source, size) in self.view().superspreaders(want) {
             let mut key = [0; N];
-            key.iter_mut().zip(&c.source).for_each(|(k, s)| *k = *s);
-            Some(Flow { key, size: self.spread(&c.source, &sorted)? })
-        };
-        let sources = self.verified(self.candidates(want.threshold, &estimates, &sorted));
-        Ok(select(sources.into_iter().filter_map(flow).collect(), want))
+            if let Some(bytes) = key.get_mut(..source.len()) {
+                bytes.copy_from_slice(&source);
+            }
+            flows.push(Flow { key, size });
+        }
+        Ok(select(flows, want))
     }
 
     fn is_saturated(&self) -> bool {
-        self.level2.iter().any(|m| of_map(m).1)
+        any_full(&self.level2)
     }
 }
