@@ -105,12 +105,7 @@ impl<const N: usize, R: Rule> Array<N, R> {
     /// # Errors
     /// [`BuildError`] where the number is out of range.
     pub fn new(cells: usize, seed: u64) -> Result<Self, BuildError> {
-        if cells == 0 || cells > R::MAX {
-            let (what, range) = R::CELLS;
-            return Err(BuildError::Parameter { kind: R::KIND, what, range });
-        }
-        need(R::KIND, cells * size_of::<R::Cell>())?;
-        Ok(Self { cells: vec![R::Cell::default(); cells], ..Self::without_cells(cells, seed) })
+        empty::<R>(cells).map(|empty| Self { cells: empty, ..Self::without_cells(cells, seed) })
     }
 
     fn without_cells(n: usize, seed: u64) -> Self {
@@ -123,25 +118,43 @@ impl<const N: usize, R: Rule> Array<N, R> {
     /// # Errors
     /// [`BuildError`] where the size is impossible.
     pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
-        let least = size_of::<R::Cell>();
-        Self::new(
-            match size {
-                Size::Memory(budget) if budget < least => {
-                    return Err(BuildError::TooSmall { kind: R::KIND, least, budget });
-                }
-                Size::Memory(budget) => (budget / least).min(R::MAX),
-                Size::Accuracy { error, confidence, flows } => {
-                    cells(R::KIND, R::cells_for(error, confidence, flows as f64)?)?
-                }
-            },
-            seed,
-        )
+        Self::new(cells_for::<R>(size)?, seed)
     }
 }
 
-fn united<R: Rule>(mut a: R::Cell, b: R::Cell) -> R::Cell {
-    R::unite(&mut a, b);
-    a
+/// Unites the cells of two arrays.
+fn unite<R: Rule>(cells: &mut [R::Cell], others: &[R::Cell]) {
+    cells.iter_mut().zip(others).for_each(|(a, b)| R::unite(a, *b));
+}
+
+/// [`Sketch::set_sizes`] from the cells of both.
+fn set_sizes<R: Rule>(cells: &[R::Cell], others: &[R::Cell]) -> Result<SetSizes, QueryError> {
+    let mut all = cells.to_vec();
+    unite::<R>(&mut all, others);
+    let keys = [R::cardinality(cells)?, R::cardinality(others)?, R::cardinality(&all)?];
+    Ok(R::set_sizes(cells, others, keys))
+}
+
+/// The cells of an array that are asked for, if there can be as many.
+fn empty<R: Rule>(cells: usize) -> Result<Vec<R::Cell>, BuildError> {
+    if cells == 0 || cells > R::MAX {
+        let (what, range) = R::CELLS;
+        return Err(BuildError::Parameter { kind: R::KIND, what, range });
+    }
+    need(R::KIND, cells * size_of::<R::Cell>())?;
+    Ok(vec![R::Cell::default(); cells])
+}
+
+/// The number of cells for a size.
+fn cells_for<R: Rule>(size: Size) -> Result<usize, BuildError> {
+    let least = size_of::<R::Cell>();
+    match size {
+        Size::Memory(budget) if budget < least => Err(BuildError::TooSmall { kind: R::KIND, least, budget }),
+        Size::Memory(budget) => Ok((budget / least).min(R::MAX)),
+        Size::Accuracy { error, confidence, flows } => {
+            cells(R::KIND, R::cells_for(error, confidence, flows as f64)?)
+        }
+    }
 }
 
 impl<const N: usize, R: Rule> State<N> for Array<N, R> {
@@ -171,7 +184,7 @@ impl<const N: usize, R: Rule> State<N> for Array<N, R> {
     }
 
     fn unite_tables(&mut self, other: &Self) {
-        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| R::unite(a, *b));
+        unite::<R>(&mut self.cells, &other.cells);
     }
 
     fn set_weight(&mut self, weight: u64) {
@@ -240,11 +253,7 @@ impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
     }
 
     fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
-        let other = same(self, other)?;
-        let all: Vec<R::Cell> =
-            self.cells.iter().zip(&other.cells).map(|(a, b)| united::<R>(*a, *b)).collect();
-        let keys = [R::cardinality(&self.cells)?, R::cardinality(&other.cells)?, R::cardinality(&all)?];
-        Ok(R::set_sizes(&self.cells, &other.cells, keys))
+        set_sizes::<R>(&self.cells, &same(self, other)?.cells)
     }
 
     fn confidence(&self, question: Question) -> Confidence {
