@@ -38,9 +38,23 @@ const LISTED: u32 = (1 << HIGHEST) - 1;
 /// The binary logarithm of the unit in which probabilities are added up: all are whole multiples of it.
 const UNIT: u32 = 63;
 
+/// The most registers.
+const MAX: usize = 1 << 24;
+/// Events below a register's highest one that may be kept.
+const BELOW: std::ops::RangeInclusive<u32> = 1..=16;
+
 /// Distinct keys of one stream.
 #[derive(Clone, Debug)]
 pub struct ExaLogLogHip<const N: usize> {
+    pub(super) record: Record,
+    hasher: Hasher,
+    seed: u64,
+    weight: u64,
+}
+
+/// All that keys leave, of which only the hashes are known: the same code for keys of all lengths.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
     /// Registers: how far the highest event is above `base` in the upper 5 bits, or [`LISTED`]; below, the
     /// events before it. Where nothing is forgotten, `sparse` says what they are.
     fields: Fields,
@@ -56,16 +70,13 @@ pub struct ExaLogLogHip<const N: usize> {
     chance: u128,
     /// Keys that were seen, estimated; nothing after a merge.
     pub(super) seen: Option<f64>,
-    hasher: Hasher,
-    seed: u64,
-    weight: u64,
 }
 
 impl<const N: usize> ExaLogLogHip<N> {
     /// The most registers.
-    pub const MAX: usize = 1 << 24;
+    pub const MAX: usize = MAX;
     /// Events below a register's highest one that may be kept.
-    pub const BELOW: std::ops::RangeInclusive<u32> = 1..=16;
+    pub const BELOW: std::ops::RangeInclusive<u32> = BELOW;
     /// As many as make the error in a given memory the least.
     pub const LEAST_MEMORY: u32 = 6;
     /// As many as make the error in a saved state of a given length the least.
@@ -76,32 +87,8 @@ impl<const N: usize> ExaLogLogHip<N> {
     /// # Errors
     /// [`BuildError`] where a number is out of range.
     pub fn new(registers: usize, below: u32, seed: u64) -> Result<Self, BuildError> {
-        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::ExaLogLogHip, what, range });
-        if registers == 0 || registers > Self::MAX {
-            return wrong("the number of registers", "1 to 2^24");
-        }
-        if !Self::BELOW.contains(&below) {
-            return wrong("the events below the highest one", "1 to 16");
-        }
-        let shape = Shape { t: T, below };
-        need(Kind::ExaLogLogHip, Self::bytes_for(registers, below))?;
-        let fields = Fields::new(registers, HIGHEST + below);
-        let mut this = Self {
-            sparse: Sparse::new(registers, fields.bytes.len()),
-            fields,
-            n: registers,
-            shape,
-            base: 0,
-            at_base: registers,
-            listed: Vec::new(),
-            chance: chance(shape, (0, 0)) * registers as u128,
-            seen: Some(0.0),
-            hasher: Hasher::new(seed, 0x68_69_70),
-            seed,
-            weight: 0,
-        };
-        this.listed.reserve_exact(Self::room(registers));
-        Ok(this)
+        let record = Record::new(registers, below)?;
+        Ok(Self { record, hasher: Hasher::new(seed, 0x68_69_70), seed, weight: 0 })
     }
 
     /// The sketch for a size, with the registers that err the least in it.
@@ -117,29 +104,68 @@ impl<const N: usize> ExaLogLogHip<N> {
     /// # Errors
     /// [`BuildError`] where the size is impossible.
     pub fn sized_below(size: Size, kept: u32, seed: u64) -> Result<Self, BuildError> {
+        Self::new(Record::registers_for(size, kept)?, kept, seed)
+    }
+
+    #[inline(always)]
+    fn add(&mut self, key: &[u8; N]) {
+        let [a, b] = self.hasher.hash(key).0;
+        self.record.meet(below(a as u32, self.record.n), self.record.shape.event(b));
+    }
+}
+
+impl Record {
+    /// No keys, in so many registers of 5 bits and `below` more.
+    fn new(registers: usize, below: u32) -> Result<Self, BuildError> {
+        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::ExaLogLogHip, what, range });
+        if registers == 0 || registers > MAX {
+            return wrong("the number of registers", "1 to 2^24");
+        }
+        if !BELOW.contains(&below) {
+            return wrong("the events below the highest one", "1 to 16");
+        }
+        let shape = Shape { t: T, below };
+        need(Kind::ExaLogLogHip, Self::bytes_for(registers, below))?;
+        let fields = Fields::new(registers, HIGHEST + below);
+        let mut this = Self {
+            sparse: Sparse::new(registers, fields.bytes.len()),
+            fields,
+            n: registers,
+            shape,
+            base: 0,
+            at_base: registers,
+            listed: Vec::new(),
+            chance: chance(shape, (0, 0)) * registers as u128,
+            seen: Some(0.0),
+        };
+        this.listed.reserve_exact(Self::room(registers));
+        Ok(this)
+    }
+
+    /// As many registers as a size asks for, if each keeps so many events below its highest one.
+    fn registers_for(size: Size, kept: u32) -> Result<usize, BuildError> {
         let kind = Kind::ExaLogLogHip;
-        let registers = match size {
+        match size {
             Size::Memory(budget) => {
                 let least = Self::bytes_for(1, kept);
                 if budget < least {
                     return Err(BuildError::TooSmall { kind, least, budget });
                 }
                 // The most that fit, found by halves.
-                let (mut fits, mut too_many) = (1, budget.min(Self::MAX) + 1);
+                let (mut fits, mut too_many) = (1, budget.min(MAX) + 1);
                 while too_many - fits > 1 {
                     let middle = fits + (too_many - fits) / 2;
                     if Self::bytes_for(middle, kept) <= budget { fits = middle } else { too_many = middle }
                 }
-                fits
+                Ok(fits)
             }
             Size::Accuracy { error, confidence, .. } => {
                 let shape = Shape { t: T, below: kept };
                 // At many keys for each register the error is the greatest.
                 let one = variance(shape, 1.0, 1e9);
-                crate::kind::cells(kind, one * (two_sided(confidence) / error).powi(2))?
+                crate::kind::cells(kind, one * (two_sided(confidence) / error).powi(2))
             }
-        };
-        Self::new(registers, kept, seed)
+        }
     }
 
     /// Registers that are listed at most: several times as many as are expected.
@@ -177,12 +203,6 @@ impl<const N: usize> ExaLogLogHip<N> {
             }
         }
         self.fields.set(i, in_field << self.shape.below | below);
-    }
-
-    #[inline(always)]
-    fn add(&mut self, key: &[u8; N]) {
-        let [a, b] = self.hasher.hash(key).0;
-        self.meet(below(a as u32, self.n), self.shape.event(b));
     }
 
     #[inline(always)]
@@ -307,70 +327,15 @@ impl<const N: usize> ExaLogLogHip<N> {
     fn is_empty(&self) -> bool {
         self.chance == chance(self.shape, (0, 0)) * self.n as u128
     }
-}
-
-/// The chance of an event, in units of 2⁻⁶³.
-fn each(shape: Shape, event: u32) -> u128 {
-    1 << (UNIT - (shape.group(event).min(shape.groups() - 2) + shape.t + 1))
-}
-
-/// The chance that a key which meets this register changes it, in units of 2⁻⁶³.
-fn chance(shape: Shape, (highest, below): Register) -> u128 {
-    // Of each event of a group, and of all groups above it.
-    let each = |event: u32| each(shape, event);
-    if highest == 0 {
-        return 1 << UNIT;
-    }
-    let group = shape.group(highest);
-    let above = if group + 1 < shape.groups() { 1 << (UNIT - group - 1) } else { 0 };
-    let rest = u128::from(((group + 1) << shape.t) - highest) * each(highest);
-    let missed = (1..=shape.below.min(highest - 1)).filter(|d| below >> (shape.below - d) & 1 == 0);
-    above + rest + missed.map(|d| each(highest - d)).sum::<u128>()
-}
-
-/// The variance of the logarithm of the martingale estimate of n keys by m registers: the sum of 1/q − 1 over
-/// all keys, divided by n².
-fn variance(shape: Shape, m: f64, n: f64) -> f64 {
-    if n <= 1.0 {
-        return 0.0;
-    }
-    // The chance that a register is changed, after x keys for each: an event hasn't occurred, nor any so far
-    // above it that it is forgotten.
-    let chance = |x: f64| -> f64 {
-        let each = |event: u32| {
-            let p = shape.probability(shape.group(event));
-            let forgotten = event.saturating_add(shape.below);
-            if forgotten > shape.events() {
-                return p * (-x * p).exp();
-            }
-            let group = shape.group(forgotten);
-            let after = f64::from(((group + 1) << shape.t) - forgotten) * shape.probability(group);
-            let above = if group + 1 < shape.groups() { (-f64::from(group + 1)).exp2() } else { 0.0 };
-            p * (-x * (p + after + above)).exp()
-        };
-        (1..=shape.events()).map(each).sum()
-    };
-    // Steps of equal ratio, from half a key on.
-    const STEPS: u32 = 96;
-    let ratio = (2.0 * n).ln() / f64::from(STEPS);
-    let step = |i: u32| {
-        let keys = 0.5 * (ratio * (f64::from(i) + 0.5)).exp();
-        (1.0 / chance(keys / m) - 1.0).max(0.0) * keys * ratio
-    };
-    (0..STEPS).map(step).sum::<f64>() / (n * n)
-}
-
-impl<const N: usize> State<N> for ExaLogLogHip<N> {
-    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+    fn read_parameters(d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let (n, below, merged, seen) = (d.u32()? as usize, d.u8()?, d.u8()?, f64::from_bits(d.u64()?));
         let below = u32::from(below);
-        let possible = n > 0 && n <= Self::MAX && Self::BELOW.contains(&below) && merged <= 1;
+        let possible = n > 0 && n <= MAX && BELOW.contains(&below) && merged <= 1;
         if !possible || !(0.0..=1e38).contains(&seen) {
             return Err(StateError::Damaged("its shape is impossible"));
         }
         // The registers come when it is known that they are there.
-        let mut this =
-            Self::new(1, below, seed).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        let mut this = Self::new(1, below).map_err(|_| StateError::Damaged("its shape is impossible"))?;
         this.n = n;
         this.seen = (merged == 0).then_some(seen);
         Ok(this)
@@ -439,6 +404,116 @@ impl<const N: usize> State<N> for ExaLogLogHip<N> {
         self.seen = seen;
     }
 
+    fn cardinality(&self) -> Bounds<f64> {
+        let Some(seen) = self.seen else {
+            return self.told().cardinality();
+        };
+        if self.is_empty() {
+            return Bounds::exact(0.0);
+        }
+        let m = self.n as f64;
+        let below = if self.sparse.is_some() { u32::MAX } else { self.shape.below };
+        bounds(seen, variance(Shape { below, ..self.shape }, m, seen), 1.0_f64.min(seen), m)
+    }
+
+    fn set_sizes(&self, other: &Self) -> SetSizes {
+        let keys = |all: Seen| [self.cardinality(), other.cardinality(), all.cardinality()];
+        if let (Some(a), Some(b)) = (self.events(), other.events()) {
+            let united: Vec<Events> = a.iter().zip(&b).map(|(a, b)| a | b).collect();
+            let keys = keys(Seen::of_all(self.shape, &united));
+            return sets::sizes(self.shape, a.into_iter().zip(b), keys);
+        }
+        let both = || self.kept().into_iter().zip(other.kept());
+        let united = |(a, b)| self.shape.united(a, b);
+        sets::sizes(self.shape, both(), keys(Seen::of(self.shape, both().map(united))))
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.sparse.is_none() && self.shape.group(self.base) + 1 == self.shape.groups()
+    }
+}
+
+/// The chance of an event, in units of 2⁻⁶³.
+fn each(shape: Shape, event: u32) -> u128 {
+    1 << (UNIT - (shape.group(event).min(shape.groups() - 2) + shape.t + 1))
+}
+
+/// The chance that a key which meets this register changes it, in units of 2⁻⁶³.
+fn chance(shape: Shape, (highest, below): Register) -> u128 {
+    // Of each event of a group, and of all groups above it.
+    let each = |event: u32| each(shape, event);
+    if highest == 0 {
+        return 1 << UNIT;
+    }
+    let group = shape.group(highest);
+    let above = if group + 1 < shape.groups() { 1 << (UNIT - group - 1) } else { 0 };
+    let rest = u128::from(((group + 1) << shape.t) - highest) * each(highest);
+    let missed = (1..=shape.below.min(highest - 1)).filter(|d| below >> (shape.below - d) & 1 == 0);
+    above + rest + missed.map(|d| each(highest - d)).sum::<u128>()
+}
+
+/// The variance of the logarithm of the martingale estimate of n keys by m registers: the sum of 1/q − 1 over
+/// all keys, divided by n².
+fn variance(shape: Shape, m: f64, n: f64) -> f64 {
+    if n <= 1.0 {
+        return 0.0;
+    }
+    // The chance that a register is changed, after x keys for each: an event hasn't occurred, nor any so far
+    // above it that it is forgotten.
+    let chance = |x: f64| -> f64 {
+        let each = |event: u32| {
+            let p = shape.probability(shape.group(event));
+            let forgotten = event.saturating_add(shape.below);
+            if forgotten > shape.events() {
+                return p * (-x * p).exp();
+            }
+            let group = shape.group(forgotten);
+            let after = f64::from(((group + 1) << shape.t) - forgotten) * shape.probability(group);
+            let above = if group + 1 < shape.groups() { (-f64::from(group + 1)).exp2() } else { 0.0 };
+            p * (-x * (p + after + above)).exp()
+        };
+        (1..=shape.events()).map(each).sum()
+    };
+    // Steps of equal ratio, from half a key on.
+    const STEPS: u32 = 96;
+    let ratio = (2.0 * n).ln() / f64::from(STEPS);
+    let step = |i: u32| {
+        let keys = 0.5 * (ratio * (f64::from(i) + 0.5)).exp();
+        (1.0 / chance(keys / m) - 1.0).max(0.0) * keys * ratio
+    };
+    (0..STEPS).map(step).sum::<f64>() / (n * n)
+}
+
+impl<const N: usize> State<N> for ExaLogLogHip<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        Ok(Self {
+            record: Record::read_parameters(d)?,
+            hasher: Hasher::new(seed, 0x68_69_70),
+            seed,
+            weight: 0,
+        })
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        self.record.write_parameters(out);
+    }
+
+    fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
+        self.record.read_tables(d)
+    }
+
+    fn write_tables(&self, out: &mut Encoder) {
+        self.record.write_tables(out);
+    }
+
+    fn clear_tables(&mut self) {
+        self.record.clear_tables();
+    }
+
+    fn unite_tables(&mut self, other: &Self) {
+        self.record.unite_tables(&other.record);
+    }
+
     fn set_weight(&mut self, weight: u64) {
         self.weight = weight;
     }
@@ -452,11 +527,11 @@ impl<const N: usize> Sketch<N> for ExaLogLogHip<N> {
     }
 
     fn shape(&self) -> String {
-        format!("{} registers of {} bits", self.n, self.fields.width)
+        format!("{} registers of {} bits", self.record.n, self.record.fields.width)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.fields.bytes.len() + self.listed.capacity() * size_of::<u32>()
+        self.record.fields.bytes.len() + self.record.listed.capacity() * size_of::<u32>()
     }
 
     fn update(&mut self, key: &[u8; N], weight: u64) {
@@ -477,36 +552,15 @@ impl<const N: usize> Sketch<N> for ExaLogLogHip<N> {
 
     /// Lower and upper hold in about 95 % of cases.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        let Some(seen) = self.seen else {
-            return Ok(self.told().cardinality());
-        };
-        if self.is_empty() {
-            return Ok(Bounds::exact(0.0));
-        }
-        let m = self.n as f64;
-        let below = if self.sparse.is_some() { u32::MAX } else { self.shape.below };
-        Ok(bounds(seen, variance(Shape { below, ..self.shape }, m, seen), 1.0_f64.min(seen), m))
+        Ok(self.record.cardinality())
     }
 
     /// Of the registers alone: which keys two streams share, no history of one of them tells.
     fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
-        let other = same(self, other)?;
-        let keys =
-            |all: Seen| Ok::<_, QueryError>([self.cardinality()?, other.cardinality()?, all.cardinality()]);
-        if let (Some(a), Some(b)) = (self.events(), other.events()) {
-            let united: Vec<Events> = a.iter().zip(&b).map(|(a, b)| a | b).collect();
-            return Ok(sets::sizes(
-                self.shape,
-                a.into_iter().zip(b),
-                keys(Seen::of_all(self.shape, &united))?,
-            ));
-        }
-        let both = || self.kept().into_iter().zip(other.kept());
-        let united = |(a, b)| self.shape.united(a, b);
-        Ok(sets::sizes(self.shape, both(), keys(Seen::of(self.shape, both().map(united)))?))
+        Ok(self.record.set_sizes(&same(self, other)?.record))
     }
 
     fn is_saturated(&self) -> bool {
-        self.sparse.is_none() && self.shape.group(self.base) + 1 == self.shape.groups()
+        self.record.is_saturated()
     }
 }

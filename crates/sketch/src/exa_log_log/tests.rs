@@ -128,7 +128,7 @@ proptest! {
         let mut plain = Plain::new(n, kept);
         for (i, event) in high {
             // As keys that are rare would have it.
-            sketch.meet(i % n, event);
+            sketch.record.meet(i % n, event);
             plain.meet(i % n, event);
         }
         for key in keys {
@@ -137,9 +137,9 @@ proptest! {
             plain.meet(below(a as u32, n), plain.shape.event(b));
             sketch.update(&key, 1);
         }
-        prop_assert_eq!(sketch.kept(), plain.kept());
-        prop_assert_eq!(sketch.events().is_some(), !plain.forgets);
-        if let Some(all) = sketch.events() {
+        prop_assert_eq!(sketch.record.kept(), plain.kept());
+        prop_assert_eq!(sketch.record.events().is_some(), !plain.forgets);
+        if let Some(all) = sketch.record.events() {
             let bits = |events: &BTreeSet<u32>| events.iter().map(|e| 1u128 << (e - 1)).sum::<u128>();
             prop_assert_eq!(all, plain.events.iter().map(bits).collect::<Vec<_>>());
         }
@@ -167,9 +167,9 @@ proptest! {
         for (a, b) in [(&a, &b), (&b, &a)] {
             let mut merged = a.clone();
             merged.merge(b).unwrap();
-            prop_assert_eq!(merged.events(), all.events());
-            prop_assert_eq!(merged.kept(), all.kept());
-            merged.seen = None;
+            prop_assert_eq!(merged.record.events(), all.record.events());
+            prop_assert_eq!(merged.record.kept(), all.record.kept());
+            merged.record.seen = None;
             let again = crate::load::<4>(&crate::save(&merged)).unwrap();
             prop_assert_eq!(again.cardinality(), merged.cardinality());
         }
@@ -269,7 +269,7 @@ fn the_martingale_errs_as_stated_and_merged_states_as_the_registers_tell() {
             let (rms, bias, held) = tried(150, n, |seed, n| {
                 let mut sketch = filled(m, kept, seed, 0..n / 3 * 2);
                 sketch.merge(&filled(m, kept, seed, n / 3..n)).unwrap();
-                assert_eq!(sketch.seen.is_none(), n >= 3);
+                assert_eq!(sketch.record.seen.is_none(), n >= 3);
                 sketch.cardinality().unwrap()
             });
             assert!(rms < 1.2 * merged && bias.abs() < 0.25 * merged, "{kept} {n}: {rms}, {merged}, {bias}");
