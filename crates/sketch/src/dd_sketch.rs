@@ -16,6 +16,9 @@ use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Add, State, state_methods, tables};
 use crate::{BuildError, Confidence, Kind, QueryError, Question, Size, Sketch, Update, ValueRange};
 
+/// The most bits of a part of a power of two.
+const MAX_BITS: u32 = 16;
+
 /// Quantiles of values.
 #[derive(Clone, Debug)]
 pub struct DdSketch<const N: usize> {
@@ -29,7 +32,7 @@ pub struct DdSketch<const N: usize> {
 
 impl<const N: usize> DdSketch<N> {
     /// The most bits of a part of a power of two.
-    pub const MAX_BITS: u32 = 16;
+    pub const MAX_BITS: u32 = MAX_BITS;
 
     /// An empty sketch that cuts every power of two into 2ᵇ parts, b from 0 to 16: values are known to within
     /// 2⁻⁽ᵇ⁺¹⁾ of themselves. The seed says nothing here, but states of one measurement share it.
@@ -51,19 +54,7 @@ impl<const N: usize> DdSketch<N> {
     /// # Errors
     /// [`BuildError`] where the size is impossible.
     pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
-        let kind = Kind::DdSketch;
-        let bits = match size {
-            Size::Memory(budget) => (0..=Self::MAX_BITS).rev().find(|b| count(*b) * 8 <= budget),
-            Size::Accuracy { error, .. } => (0..=Self::MAX_BITS).find(|b| half_width(*b) <= error),
-        };
-        match (bits, size) {
-            (Some(bits), _) => Self::new(bits, seed),
-            (None, Size::Memory(budget)) => Err(BuildError::TooSmall { kind, least: count(0) * 8, budget }),
-            (None, Size::Accuracy { .. }) => {
-                let (what, range) = ("the error", "at least 2^-17");
-                Err(BuildError::Parameter { kind, what, range })
-            }
-        }
+        Self::new(bits_for(size)?, seed)
     }
 
     /// The most by which a value that is told differs from one that was put in, relative.
@@ -75,7 +66,7 @@ impl<const N: usize> DdSketch<N> {
     /// Number of values.
     #[must_use]
     pub fn values(&self) -> u64 {
-        self.buckets.iter().fold(0, |sum, n| sum.saturating_add(*n))
+        values(&self.buckets)
     }
 
     #[inline(always)]
@@ -85,6 +76,37 @@ impl<const N: usize> DdSketch<N> {
             *n = n.saturating_add(1);
         }
     }
+}
+
+/// The bits of a part for a size.
+fn bits_for(size: Size) -> Result<u32, BuildError> {
+    let kind = Kind::DdSketch;
+    let bits = match size {
+        Size::Memory(budget) => (0..=MAX_BITS).rev().find(|b| count(*b) * 8 <= budget),
+        Size::Accuracy { error, .. } => (0..=MAX_BITS).find(|b| half_width(*b) <= error),
+    };
+    match (bits, size) {
+        (Some(bits), _) => Ok(bits),
+        (None, Size::Memory(budget)) => Err(BuildError::TooSmall { kind, least: count(0) * 8, budget }),
+        (None, Size::Accuracy { .. }) => {
+            let (what, range) = ("the error", "at least 2^-17");
+            Err(BuildError::Parameter { kind, what, range })
+        }
+    }
+}
+
+fn values(buckets: &[u64]) -> u64 {
+    buckets.iter().fold(0, |sum, n| sum.saturating_add(*n))
+}
+
+/// The ranges of buckets that have values.
+fn ranges(buckets: &[u64], bits: u32) -> Vec<ValueRange> {
+    let held = buckets.iter().enumerate().filter(|(_, n)| **n > 0);
+    let range = |(bucket, values): (usize, &u64)| {
+        let (low, high) = ends(bucket, bits);
+        ValueRange { low, high, values: *values }
+    };
+    held.map(range).collect()
 }
 
 /// Buckets of all values of 64 bits.
@@ -180,12 +202,7 @@ impl<const N: usize> Sketch<N> for DdSketch<N> {
     }
 
     fn value_ranges(&self) -> Result<Vec<ValueRange>, QueryError> {
-        let held = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
-        let range = |(bucket, values): (usize, &u64)| {
-            let (low, high) = ends(bucket, self.bits);
-            ValueRange { low, high, values: *values }
-        };
-        Ok(held.map(range).collect())
+        Ok(ranges(&self.buckets, self.bits))
     }
 }
 
