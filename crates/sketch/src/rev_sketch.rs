@@ -137,40 +137,91 @@ impl<const N: usize> RevSketch<N> {
         self.check_cells(key).into_iter().for_each(f);
     }
 
+    /// All cells of a key, those of verification last.
+    fn places(&self, key: &[u8; N]) -> Vec<usize> {
+        let mut places = Vec::with_capacity(Self::rows());
+        self.each_cell(key, |i| places.push(i));
+        places
+    }
+
+    /// The sketch without its keys.
+    fn view(&self) -> View<'_> {
+        View { cells: &self.cells, bits: self.bits, weight: self.weight }
+    }
+
     /// Counters of a row.
     fn width(&self) -> usize {
         1 << self.bits
     }
 
-    /// The least and the most that the least counter of a key may stand for, where all of them are full.
-    fn ends(&self) -> (u64, u64) {
-        full::ends(&self.cells, self.width(), self.weight)
+    /// The bounds of a size, with what [`View::ends`] says where it is asked.
+    fn bounds(&self, key: &[u8; N], ends: &dyn Fn() -> (u64, u64)) -> Bounds<u64> {
+        self.view().bounds(&self.places(key), ends)
     }
 
-    /// The bounds of a size, with what [`RevSketch::ends`] says where it is asked.
-    fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
-        let mut least = u32::MAX;
-        self.each_cell(key, |i| least = least.min(self.cells.get(i).copied().unwrap_or(0)));
-        full::bounds(least.into(), self.width(), self.weight, ends)
+    /// Calls a function with an earlier state subtracted from this one; none is a state without packets.
+    fn with_difference<T>(&self, earlier: Option<&Self>, f: impl FnOnce(Difference<'_>) -> T) -> T {
+        let places = |key: &[u8]| key.first_chunk().map_or_else(Vec::new, |key| self.places(key));
+        f(Difference::new(self.view(), earlier.map(Self::view), &self.modular, &places))
     }
 
-    /// Subtracts an earlier state from this one; none is a state without packets.
-    fn difference<'a>(&'a self, earlier: Option<&'a Self>) -> Difference<'a, N> {
-        let value = |s: &Self| i64::try_from(s.weight).unwrap_or(i64::MAX);
-        let mut cells = self.values();
-        if let Some(earlier) = earlier {
-            cells.iter_mut().zip(earlier.values()).for_each(|(now, then)| *now = now.saturating_sub(then));
+    /// Lists changes: see [`Difference::changes`].
+    fn changes(&self, earlier: Option<&Self>, want: Want, paths: usize) -> Vec<Change<N>> {
+        let found = self.with_difference(earlier, |difference| difference.changes(want, paths));
+        let mut changes = Vec::with_capacity(found.len());
+        for (key, change) in &found {
+            if let Some(key) = key.first_chunk() {
+                changes.push(Change { key: *key, change: *change });
+            }
         }
-        let net = value(self).saturating_sub(earlier.map_or(0, value));
-        Difference { sketch: self, earlier, cells, net }
+        select_changes(changes, want)
     }
 
-    fn full_rows(&self) -> impl Iterator<Item = FullRow> + '_ {
-        full::rows(&self.cells, self.width(), self.weight)
+    /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation
+    /// of a bucket's noise. One is lost only where opposite changes of its size share its buckets in two
+    /// tables or, of keys longer than four bytes, in two of one stage or in three of all.
+    ///
+    /// # Errors
+    /// [`MergeError`] where the states don't fit together.
+    pub fn promised(&self, earlier: &dyn Sketch<N>) -> Result<u64, MergeError> {
+        Ok(self.with_difference(Some(same(self, earlier)?), |difference| difference.promised()))
+    }
+}
+
+/// All of a sketch but its keys: the same code for keys of all lengths.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    cells: &'a [u32],
+    bits: u32,
+    weight: u64,
+}
+
+impl<'a> View<'a> {
+    const fn width(self) -> usize {
+        1 << self.bits
+    }
+
+    fn is_saturated(self) -> bool {
+        self.cells.contains(&u32::MAX)
+    }
+
+    /// The least and the most that the least counter of a key may stand for, where all of them are full.
+    fn ends(self) -> (u64, u64) {
+        full::ends(self.cells, self.width(), self.weight)
+    }
+
+    /// The bounds of the size of a key with these cells.
+    fn bounds(self, places: &[usize], ends: &dyn Fn() -> (u64, u64)) -> Bounds<u64> {
+        let counts = places.iter().map(|i| self.cells.get(*i).copied().unwrap_or(0));
+        full::bounds(counts.min().unwrap_or(u32::MAX).into(), self.width(), self.weight, ends)
+    }
+
+    fn full_rows(self) -> impl Iterator<Item = FullRow> + 'a {
+        full::rows(self.cells, self.width(), self.weight)
     }
 
     /// The values of the counters, of full ones what they most likely stand for.
-    fn values(&self) -> Vec<i64> {
+    fn values(self) -> Vec<i64> {
         let mut values: Vec<i64> = self.cells.iter().map(|c| i64::from(*c)).collect();
         if self.is_saturated() {
             for (row, full) in values.chunks_mut(self.width()).zip(self.full_rows()) {
@@ -181,30 +232,15 @@ impl<const N: usize> RevSketch<N> {
         values
     }
 
-    /// The most by which the values of a key's counters may be off.
-    fn spread(&self, key: &[u8; N], spreads: &[u64]) -> u64 {
-        let mut most = 0;
-        self.each_cell(key, |i| {
-            if self.cells.get(i) == Some(&u32::MAX) {
-                most = most.max(spreads.get(i >> self.bits).copied().unwrap_or(0));
-            }
-        });
-        most
+    /// The most by which the values of a key's counters, at these cells, may be off.
+    fn spread(self, places: &[usize], spreads: &[u64]) -> u64 {
+        let full = places.iter().filter(|i| self.cells.get(**i) == Some(&u32::MAX));
+        full.filter_map(|i| spreads.get(*i >> self.bits).copied()).max().unwrap_or(0)
     }
 
     /// What full counters may be off their values in each row; nothing where none is full.
-    fn spreads(&self) -> Vec<u64> {
+    fn spreads(self) -> Vec<u64> {
         if self.is_saturated() { self.full_rows().map(FullRow::spread).collect() } else { Vec::new() }
-    }
-
-    /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation
-    /// of a bucket's noise. One is lost only where opposite changes of its size share its buckets in two
-    /// tables or, of keys longer than four bytes, in two of one stage or in three of all.
-    ///
-    /// # Errors
-    /// [`MergeError`] where the states don't fit together.
-    pub fn promised(&self, earlier: &dyn Sketch<N>) -> Result<u64, MergeError> {
-        Ok(self.difference(Some(same(self, earlier)?)).promised())
     }
 }
 
@@ -226,15 +262,36 @@ impl Effort {
 }
 
 /// Two states, subtracted, and from that again what is known already.
-struct Difference<'a, const N: usize> {
-    sketch: &'a RevSketch<N>,
-    earlier: Option<&'a RevSketch<N>>,
+struct Difference<'a> {
+    sketch: View<'a>,
+    earlier: Option<View<'a>>,
+    modular: &'a Modular,
+    /// All cells of a key, those of verification last.
+    places: &'a dyn Fn(&[u8]) -> Vec<usize>,
     cells: Vec<i64>,
     /// The change of all weight together.
     net: i64,
 }
 
-impl<const N: usize> Difference<'_, N> {
+/// Keys that changed, by how much.
+type Found = BTreeMap<Vec<u8>, i64>;
+
+impl<'a> Difference<'a> {
+    fn new(
+        sketch: View<'a>,
+        earlier: Option<View<'a>>,
+        modular: &'a Modular,
+        places: &'a dyn Fn(&[u8]) -> Vec<usize>,
+    ) -> Self {
+        let value = |s: View<'_>| i64::try_from(s.weight).unwrap_or(i64::MAX);
+        let mut cells = sketch.values();
+        if let Some(earlier) = earlier {
+            cells.iter_mut().zip(earlier.values()).for_each(|(now, then)| *now = now.saturating_sub(then));
+        }
+        let net = value(sketch).saturating_sub(earlier.map_or(0, value));
+        Self { sketch, earlier, modular, places, cells, net }
+    }
+
     /// The mean share of a bucket in the net change; rounded towards zero, so that little in either direction
     /// is nothing.
     const fn mean(&self) -> i64 {
@@ -255,8 +312,8 @@ impl<const N: usize> Difference<'_, N> {
     /// Standard deviation of a bucket: from the least second moment of any row, for collisions of great
     /// changes make those of others too large.
     fn noise(&self) -> f64 {
-        let moments =
-            (0..RevSketch::<N>::rows()).map(|r| self.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
+        let rows = 0..self.cells.len() >> self.sketch.bits;
+        let moments = rows.map(|r| self.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
         (moments.fold(f64::INFINITY, f64::min) / (1u64 << self.sketch.bits) as f64).sqrt()
     }
 
@@ -266,8 +323,8 @@ impl<const N: usize> Difference<'_, N> {
 
     /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they
     /// are too many to follow, those of the greatest buckets.
-    fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<[u8; N]> {
-        let modular = &self.sketch.modular;
+    fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<Vec<u8>> {
+        let modular = self.modular;
         while effort.buckets > 0 {
             let table =
                 |row| heaviest(self.row(row).map(|v| v.saturating_mul(sign)), threshold, effort.buckets);
@@ -278,39 +335,38 @@ impl<const N: usize> Difference<'_, N> {
             let keys = modular.keys(&heavy, effort.misses, &mut left);
             effort.paths -= allowed - left;
             if let Some(keys) = keys {
-                return keys.iter().filter_map(|k| k.first_chunk::<N>().copied()).collect();
+                return keys;
             }
             effort.buckets = heavy.iter().flatten().map(Vec::len).max().unwrap_or(0) / 2;
         }
         Vec::new()
     }
 
-    /// The median over all rows.
-    fn median(&self, key: &[u8; N]) -> i64 {
-        let mut values = Vec::with_capacity(RevSketch::<N>::rows());
-        self.sketch.each_cell(key, |i| values.push(self.cell(i)));
+    /// The median over all rows of these cells.
+    fn median(&self, places: &[usize]) -> i64 {
+        let mut values: Vec<i64> = places.iter().map(|i| self.cell(*i)).collect();
         median(&mut values)
     }
 
     /// The median over all rows; nothing where fewer verification rows than `rows` show half of it.
-    fn estimate(&self, key: &[u8; N], rows: usize) -> Option<i64> {
-        let estimate = self.median(key);
+    fn estimate(&self, key: &[u8], rows: usize) -> Option<i64> {
+        let places = (self.places)(key);
+        let estimate = self.median(&places);
         let shown = |i: &usize| {
             let value = self.cell(*i);
             value.signum() == estimate.signum() && value.unsigned_abs() >= estimate.unsigned_abs() / 2
         };
-        let shown = self.sketch.check_cells(key).iter().filter(|i| shown(i)).count();
+        let shown = places.iter().rev().take(CHECKS).filter(|i| shown(i)).count();
         (shown >= rows).then_some(estimate)
     }
 
     /// Takes a change that is known out of the difference.
-    fn subtract(&mut self, key: &[u8; N], change: i64) {
-        let cells = &mut self.cells;
-        self.sketch.each_cell(key, |i| {
-            if let Some(cell) = cells.get_mut(i) {
+    fn subtract(&mut self, places: &[usize], change: i64) {
+        for i in places {
+            if let Some(cell) = self.cells.get_mut(*i) {
                 *cell = cell.saturating_sub(change);
             }
-        });
+        }
         self.net = self.net.saturating_sub(change);
     }
 
@@ -320,13 +376,13 @@ impl<const N: usize> Difference<'_, N> {
     /// one of them is taken out.
     ///
     /// Keys that only share their buckets with great changes have nothing left once these are taken out.
-    fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
+    fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut Found) -> bool {
         let least = (threshold / SHOWN as u64).max(1);
         let bucket = i64::try_from(least).unwrap_or(i64::MAX);
         let mut keys = self.keys(bucket, 1, effort);
         keys.extend(self.keys(bucket, -1, effort));
         let estimated =
-            |this: &Self, key: &[u8; N], rows| this.estimate(key, rows).filter(|e| e.unsigned_abs() >= least);
+            |this: &Self, key: &[u8], rows| this.estimate(key, rows).filter(|e| e.unsigned_abs() >= least);
         let mut candidates: Vec<_> = keys
             .into_iter()
             .filter_map(|k| Some((Reverse(estimated(self, &k, 1)?.unsigned_abs()), k)))
@@ -336,8 +392,8 @@ impl<const N: usize> Difference<'_, N> {
         for rows in [CHECKS, 1] {
             for (_, key) in &candidates {
                 let Some(change) = estimated(self, key, rows) else { continue };
-                self.subtract(key, change);
-                let known: &mut i64 = found.entry(*key).or_default();
+                self.subtract(&(self.places)(key), change);
+                let known: &mut i64 = found.entry(key.clone()).or_default();
                 *known = known.saturating_add(change);
                 any = true;
                 if rows < CHECKS {
@@ -354,12 +410,7 @@ impl<const N: usize> Difference<'_, N> {
     /// Searches until nothing is left of what `threshold` asks for, or the effort is spent: with no table
     /// missing and, of long keys, of which most are found so and then there is less to follow, with some that
     /// may.
-    fn exhaust(
-        &mut self,
-        threshold: impl Fn(&Self) -> u64,
-        paths: usize,
-        found: &mut BTreeMap<[u8; N], i64>,
-    ) {
+    fn exhaust(&mut self, threshold: &dyn Fn(&Self) -> u64, paths: usize, found: &mut Found) {
         let (first, then) = self.misses();
         for misses in std::iter::once(first).chain(then) {
             let mut effort = Effort { paths, ..Effort::new(misses) };
@@ -374,7 +425,7 @@ impl<const N: usize> Difference<'_, N> {
 
     /// Tables that may miss, at first and then.
     fn misses(&self) -> (usize, Option<usize>) {
-        if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) }
+        if self.modular.stages() == 1 { (1, None) } else { (0, Some(2)) }
     }
 
     /// Lists the changes, following so many partial keys at most for what is promised, and half as many
@@ -384,12 +435,12 @@ impl<const N: usize> Difference<'_, N> {
     /// noise falls, these, of which there may be any number, would use the paths up, and one that hides in a
     /// verification row, whose turn comes when nothing else is found, would be lost. What was found makes
     /// noise no more, so that smaller changes stand out in the next round.
-    fn changes(mut self, want: Want, paths: usize) -> Vec<Change<N>> {
-        let mut found = BTreeMap::new();
+    fn changes(mut self, want: Want, paths: usize) -> Vec<(Vec<u8>, Bounds<i64>)> {
+        let mut found = Found::new();
         let promised = want.threshold.max(self.promised());
-        self.exhaust(|_| promised, paths, &mut found);
+        self.exhaust(&|_| promised, paths, &mut found);
         if self.promised() < promised && want.threshold < promised {
-            self.exhaust(|this| want.threshold.max(this.promised()), paths / 2, &mut found);
+            self.exhaust(&|this| want.threshold.max(this.promised()), paths / 2, &mut found);
         }
         if (2..self.promised()).contains(&want.threshold) {
             let (first, _) = self.misses();
@@ -397,23 +448,29 @@ impl<const N: usize> Difference<'_, N> {
         }
         // The median of what is left in a key's buckets belongs to the key.
         for (key, change) in &mut found {
-            let more = self.median(key);
-            self.subtract(key, more);
+            let places = (self.places)(key);
+            let more = self.median(&places);
+            self.subtract(&places, more);
             *change = change.saturating_add(more);
         }
         let error = (2.0 * self.noise()).ceil() as u64;
         let states = [Some(self.sketch), self.earlier].map(|state| state.map(|s| (s, s.spreads())));
+        let least = want.threshold.max(self.promised() / SHOWN as u64);
+        found.retain(|_, change| change.unsigned_abs() >= least);
         let all = found.into_iter().map(|(key, estimate)| {
-            let spread = |sum: u64, (s, spreads): &(&RevSketch<N>, Vec<u64>)| {
-                sum.saturating_add(if spreads.is_empty() { 0 } else { s.spread(&key, spreads) })
+            let spread = |sum: u64, (s, spreads): &(View<'_>, Vec<u64>)| {
+                sum.saturating_add(if spreads.is_empty() {
+                    0
+                } else {
+                    s.spread(&(self.places)(&key), spreads)
+                })
             };
             let error = states.iter().flatten().fold(error, spread);
             let error = i64::try_from(error).unwrap_or(i64::MAX);
             let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
-            Change { key, change: Bounds { estimate, lower, upper } }
+            (key, Bounds { estimate, lower, upper })
         });
-        let least = want.threshold.max(self.promised() / SHOWN as u64);
-        select_changes(all.collect(), Want { threshold: least, top: want.top })
+        all.collect()
     }
 }
 
@@ -505,7 +562,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     /// As Count-Min with all rows: upper is certain, lower holds with a probability of 1 − e⁻⁶ at least.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
-        Ok(self.bounds(key, || self.ends()))
+        Ok(self.bounds(key, &|| self.view().ends()))
     }
 
     /// Heavy hitters are changes against nothing. Counters of several keys together may spell one that was
@@ -514,12 +571,12 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         // The estimate of a flow whose counters are full is the most that they may stand for, and so the size
         // as a change may be less.
-        let (full, ends) = (self.is_saturated(), LazyCell::new(|| self.ends()));
+        let (full, ends) = (self.is_saturated(), LazyCell::new(|| self.view().ends()));
         let threshold = if full { want.threshold.min(END) } else { want.threshold };
-        let changes = self.difference(None).changes(Want { threshold, top: usize::MAX }, MAX_PATHS);
+        let changes = self.changes(None, Want { threshold, top: usize::MAX }, MAX_PATHS);
         let mut flows = Vec::with_capacity(changes.len());
         for Change { key, change } in changes.into_iter().filter(|c| c.change.estimate > 0) {
-            let size = self.bounds(&key, || *ends);
+            let size = self.bounds(&key, &|| *ends);
             if i64::try_from(size.upper).is_ok_and(|upper| change.lower > upper) {
                 continue;
             }
@@ -531,7 +588,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
     /// Bounds are two standard deviations either side. Without a threshold, that of [`RevSketch::promised`]
     /// is taken.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
-        Ok(self.difference(Some(same(self, earlier)?)).changes(want, MAX_PATHS))
+        Ok(self.changes(Some(same(self, earlier)?), want, MAX_PATHS))
     }
 
     fn confidence(&self, question: Question) -> Confidence {
@@ -543,8 +600,8 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     fn least_change(&self, earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
         let promised = self.promised(earlier)?;
-        let spreads = [self.spreads(), same(self, earlier)?.spreads()];
-        Ok((spreads.iter().flatten().all(|spread| *spread == 0)).then_some(promised))
+        let sure = |state: &Self| state.view().spreads().iter().all(|spread| *spread == 0);
+        Ok((sure(self) && sure(same(self, earlier)?)).then_some(promised))
     }
 
     fn is_saturated(&self) -> bool {
@@ -579,7 +636,7 @@ mod tests {
             let promised = later.promised(&before).unwrap();
             assert!(promised <= 40_000, "{promised}");
             let want = Want { threshold: 1, top: usize::MAX };
-            let got = later.difference(Some(&before)).changes(want, MAX_PATHS);
+            let got = later.changes(Some(&before), want, MAX_PATHS);
             for (key, size) in [(up, 40_000i64), (down, -40_000)] {
                 let change = got.iter().find(|c| c.key == key).map_or(0, |c| c.change.estimate);
                 hidden += u32::from((change - size).abs() > 4_000);
