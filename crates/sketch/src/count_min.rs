@@ -144,9 +144,15 @@ impl<const N: usize> CountMin<N> {
     }
 
     fn estimate(&self, key: &[u8; N]) -> u64 {
-        let pieces = self.hashers.iter().flat_map(|h| h.hash(key).pieces()).take(self.rows);
-        let cells = pieces.enumerate().map(|(row, p)| row * self.width + below(p, self.width));
-        cells.filter_map(|i| self.cells.get(i)).min().map_or(0, |least| u64::from(*least))
+        let mut least = u32::MAX;
+        for (h, hasher) in self.hashers.iter().enumerate() {
+            let first = h * ROWS_A_HASH;
+            for (i, piece) in hasher.hash(key).pieces().into_iter().enumerate().take(self.rows - first) {
+                let place = (first + i) * self.width + below(piece, self.width);
+                least = least.min(self.cells.get(place).copied().unwrap_or(0));
+            }
+        }
+        u64::from(least)
     }
 
     /// The least and the most that the least counter of a key may stand for, where all of them are full.
@@ -155,7 +161,7 @@ impl<const N: usize> CountMin<N> {
     }
 
     /// The bounds of a size, with what [`CountMin::ends`] says where it is asked.
-    fn bounds(&self, key: &[u8; N], ends: impl FnOnce() -> (u64, u64)) -> Bounds<u64> {
+    fn bounds(&self, key: &[u8; N], ends: &dyn Fn() -> (u64, u64)) -> Bounds<u64> {
         full::bounds(self.estimate(key), self.width, self.weight, ends)
     }
 
@@ -191,6 +197,17 @@ impl<const N: usize> CountMin<N> {
     }
 }
 
+fn greatest(cells: &[u32]) -> u64 {
+    cells.iter().max().map_or(0, |cell| u64::from(*cell))
+}
+
+/// What no estimate is above, which is the least of one counter of each row.
+fn greatest_estimate(cells: &[u32], width: usize) -> u64 {
+    let rows = cells.chunks(width.max(1));
+    let least = rows.filter_map(|row| row.iter().max()).min().copied();
+    u64::from(least.unwrap_or(u32::MAX))
+}
+
 impl<const N: usize> State<N> for CountMin<N> {
     fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let params = CountMinParams { rows: d.u32()? as usize, width: d.u32()? as usize, keep: 0 };
@@ -207,16 +224,12 @@ impl<const N: usize> State<N> for CountMin<N> {
 
     fn amend(&mut self, version: u16) {
         if version == 1 {
-            // An estimate is the least of one counter of each row.
-            let rows = self.cells.chunks(self.width.max(1));
-            let least = rows.filter_map(|row| row.iter().max()).min().copied();
-            self.store.raise(u64::from(least.unwrap_or(u32::MAX)));
+            self.store.raise(greatest_estimate(&self.cells, self.width));
         }
     }
 
     fn check_tables(&self) -> Result<(), StateError> {
-        let greatest = self.cells.iter().max().map_or(0, |cell| u64::from(*cell));
-        if greatest > self.weight {
+        if greatest(&self.cells) > self.weight {
             return Err(StateError::Damaged("a counter is above the whole weight"));
         }
         Ok(())
@@ -232,7 +245,7 @@ impl<const N: usize> State<N> for CountMin<N> {
         }
         self.unite_tables(other);
         let mut store = std::mem::replace(&mut self.store, Store::new(0, self.seed));
-        store.merge(&other.store, |key| self.estimate(key));
+        store.merge(&other.store, &|key| self.estimate(key));
         self.store = store;
         Ok(())
     }
@@ -281,7 +294,7 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     /// Where all counters of the key are full, upper and estimate are the most that they may stand for, and
     /// lower comes from the least.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
-        Ok(self.bounds(key, || self.ends()))
+        Ok(self.bounds(key, &|| self.ends()))
     }
 
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
@@ -289,8 +302,11 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
             return Err(self.unsupported("which flows are heavy (it was made without a store of keys)"));
         }
         let ends = LazyCell::new(|| self.ends());
-        let flow = |key| Flow { key, size: self.bounds(&key, || *ends) };
-        Ok(select(self.store.keys().into_iter().map(flow).collect(), want))
+        let mut flows = Vec::new();
+        for key in self.store.keys() {
+            flows.push(Flow { key, size: self.bounds(&key, &|| *ends) });
+        }
+        Ok(select(flows, want))
     }
 
     fn confidence(&self, _: Question) -> Confidence {

@@ -4,8 +4,9 @@
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
+use crate::order;
 use crate::serial::{Decoder, Encoder, StateError};
-use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::sketch::{changes_between, distribution_of, entropy_of, same, second_moment_of, select, spreads};
 use crate::state::{State, state_methods};
 use crate::{
     Bounds, Change, Confidence, Distribution, Flow, Kind, MergeError, QueryError, Question, Sketch, Update,
@@ -67,10 +68,26 @@ impl<const N: usize> Exact<N> {
     }
 
     fn flows(&self) -> Vec<Flow<N>> {
-        let mut flows: Vec<_> =
-            self.iter().map(|(key, size)| Flow { key, size: Bounds::exact(size) }).collect();
-        flows.sort_unstable_by_key(|f| f.key);
+        let mut flows = Vec::with_capacity(self.len());
+        for (key, size) in &self.table {
+            flows.push(Flow { key: *key, size: Bounds::exact(*size) });
+        }
         flows
+    }
+
+    /// All keys with their weights, in the order of keys.
+    fn sorted(&self) -> Vec<Flow<N>> {
+        let mut flows = self.flows();
+        order::by_key(&mut flows, |f| &f.key);
+        flows
+    }
+
+    fn sizes(&self) -> Vec<u64> {
+        let mut sizes = Vec::with_capacity(self.len());
+        for (_, size) in &self.table {
+            sizes.push(*size);
+        }
+        sizes
     }
 }
 
@@ -84,7 +101,9 @@ impl<const N: usize> State<N> for Exact<N> {
     fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
         let entries = d.entries::<N, 1>()?;
         let n = entries.len();
-        entries.into_iter().for_each(|(key, [size])| self.add(&key, size));
+        for (key, [size]) in &entries {
+            self.update(key, *size);
+        }
         if self.len() == n { Ok(()) } else { Err(StateError::Damaged("it has a key twice")) }
     }
 
@@ -101,7 +120,9 @@ impl<const N: usize> State<N> for Exact<N> {
     }
 
     fn unite_tables(&mut self, other: &Self) {
-        other.iter().for_each(|(key, size)| self.add(&key, size));
+        for (key, size) in &other.table {
+            self.update(key, *size);
+        }
     }
 }
 
@@ -157,16 +178,20 @@ impl<const N: usize> Sketch<N> for Exact<N> {
     }
 
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
-        let (earlier, later) = (same(self, earlier)?.flows(), self.flows());
-        Ok(changes_between((&earlier, |_| 0), (&later, |_| 0), want))
+        let (earlier, later) = (same(self, earlier)?.sorted(), self.sorted());
+        Ok(changes_between((&earlier, &|_| 0), (&later, &|_| 0), want))
     }
 
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        Ok(spreads(self.iter().map(|e| e.0), 0, source_len, want))
+        let mut keys = Vec::with_capacity(self.len());
+        for (key, _) in &self.table {
+            keys.push(*key);
+        }
+        Ok(spreads(keys, 0, source_len, want))
     }
 
     fn size_distribution(&self) -> Result<Distribution, QueryError> {
-        Ok(distribution_of(self.iter().map(|e| e.1)))
+        Ok(distribution_of(self.sizes()))
     }
 
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
@@ -174,13 +199,10 @@ impl<const N: usize> Sketch<N> for Exact<N> {
     }
 
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
-        // In the order of sizes, so that the same flows give the same bits, wherever they lie in the table.
-        let mut sizes: Vec<u64> = self.iter().map(|e| e.1).collect();
-        sizes.sort_unstable();
-        Ok(Bounds::exact(entropy_of(sizes.into_iter())))
+        Ok(Bounds::exact(entropy_of(self.sizes())))
     }
 
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
-        Ok(Bounds::exact(self.iter().map(|e| (e.1 as f64).powi(2)).sum()))
+        Ok(Bounds::exact(second_moment_of(&self.sizes())))
     }
 }

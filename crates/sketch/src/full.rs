@@ -63,12 +63,7 @@ pub(crate) fn ends(cells: &[u32], width: usize, weight: u64) -> (u64, u64) {
 /// The bounds of the size of a key whose least counter is `least`: of all weight, what other keys add to a
 /// counter is e/w at most but for a probability of 1/e a row (Count-Min). `ends` are asked for where all
 /// counters are full.
-pub(crate) fn bounds(
-    least: u64,
-    width: usize,
-    weight: u64,
-    ends: impl FnOnce() -> (u64, u64),
-) -> Bounds<u64> {
+pub(crate) fn bounds(least: u64, width: usize, weight: u64, ends: &dyn Fn() -> (u64, u64)) -> Bounds<u64> {
     let error = (std::f64::consts::E / width as f64 * weight as f64).ceil() as u64;
     let (least, most) = if least < END { (least, least) } else { ends() };
     Bounds { estimate: most, lower: least.saturating_sub(error), upper: most }

@@ -44,6 +44,7 @@ mod linear_counting;
 mod modular;
 mod mrac;
 mod multires;
+mod order;
 mod rev_sketch;
 mod serial;
 mod simd;

@@ -218,7 +218,7 @@ impl Encoder {
         entries: impl Iterator<Item = Entry<N, K>>,
     ) {
         let mut all: Vec<_> = entries.collect();
-        all.sort_unstable();
+        crate::order::by_key(&mut all, |entry| &entry.0);
         self.u32(all.len() as u32);
         for (key, values) in all {
             self.key(&key);
@@ -307,14 +307,15 @@ impl<'a> Decoder<'a> {
     /// Keys with what belongs to them: see [`Encoder::entries`].
     pub(crate) fn entries<const N: usize, const K: usize>(&mut self) -> Result<Vec<Entry<N, K>>, StateError> {
         let n = self.count(N + 8 * K)?;
-        let entry = |d: &mut Self| {
-            let key = d.key()?;
+        let mut entries = Vec::with_capacity(n);
+        for _ in 0..n {
+            let key = self.key()?;
             let mut values = [0; K];
             for value in &mut values {
-                *value = d.u64()?;
+                *value = self.u64()?;
             }
-            Ok((key, values))
-        };
-        (0..n).map(|_| entry(self)).collect()
+            entries.push((key, values));
+        }
+        Ok(entries)
     }
 }

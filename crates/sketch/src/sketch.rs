@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use crate::Kind;
 use crate::serial::Encoder;
 use crate::stats::SHARE;
+use crate::{Kind, order};
 
 /// One key and what is added to it: a packet, or all packets of a train, or what the aggregator collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -358,10 +358,7 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// # Errors
     /// [`QueryError`] where this sketch can't tell, or the states don't fit together.
     fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
-        let (first, second) = (self.cardinality()?, other.cardinality()?);
-        let mut all = self.boxed_clone();
-        all.merge(other)?;
-        Ok(SetSizes::between(first, second, all.cardinality()?))
+        united_sizes(self.cardinality()?, other, &|| self.boxed_clone())
     }
 
     /// Entropy of the weight over keys, in bits: −Σ pᵢ log₂ pᵢ; 0 for nothing.
@@ -423,103 +420,151 @@ pub(crate) fn same<'a, const N: usize, S: Sketch<N> + 'static>(
     let Some(that) = other.as_any().downcast_ref::<S>() else {
         return Err(MergeError::Kind(this.kind(), other.kind()));
     };
+    alike(this, that)?;
+    Ok(that)
+}
+
+/// Says that two states have the same seed and shape.
+fn alike<const N: usize>(this: &dyn Sketch<N>, that: &dyn Sketch<N>) -> Result<(), MergeError> {
     if this.seed() != that.seed() {
         return Err(MergeError::Seed(this.seed(), that.seed()));
     }
-    if this.shape() != that.shape() {
-        return Err(MergeError::Shape(this.shape(), that.shape()));
-    }
-    Ok(that)
+    let shapes = (this.shape(), that.shape());
+    if shapes.0 == shapes.1 { Ok(()) } else { Err(MergeError::Shape(shapes.0, shapes.1)) }
+}
+
+/// [`Sketch::set_sizes`] of most sketches, from a copy of the first.
+fn united_sizes<const N: usize>(
+    first: Bounds<f64>,
+    other: &dyn Sketch<N>,
+    copy: &dyn Fn() -> Box<dyn Sketch<N>>,
+) -> Result<SetSizes, QueryError> {
+    let second = other.cardinality()?;
+    let mut all = copy();
+    all.merge(other)?;
+    Ok(SetSizes::between(first, second, all.cardinality()?))
 }
 
 /// Sorts flows as answers are, and keeps what is wanted.
 pub(crate) fn select<const N: usize>(mut flows: Vec<Flow<N>>, want: Want) -> Vec<Flow<N>> {
     flows.retain(|f| f.size.estimate >= want.threshold.max(1));
-    flows.sort_unstable_by(|a, b| b.size.estimate.cmp(&a.size.estimate).then(a.key.cmp(&b.key)));
+    order::by_rank(&mut flows, |f| f.size.estimate, |f| &f.key);
     flows.truncate(want.top);
     flows
 }
 
 /// Sorts changes as answers are, and keeps what is wanted.
 pub(crate) fn select_changes<const N: usize>(mut all: Vec<Change<N>>, want: Want) -> Vec<Change<N>> {
-    let size = |c: &Change<N>| c.change.estimate.unsigned_abs();
-    all.retain(|c| size(c) >= want.threshold.max(1));
-    all.sort_unstable_by(|a, b| size(b).cmp(&size(a)).then(a.key.cmp(&b.key)));
+    all.retain(|c| c.change.estimate.unsigned_abs() >= want.threshold.max(1));
+    order::by_rank(&mut all, |c| c.change.estimate.unsigned_abs(), |c| &c.key);
     all.truncate(want.top);
     all
 }
 
+/// Flows of an epoch, sorted by key, and the most that a flow may weigh which isn't among them.
+type Listed<'a, const N: usize> = (&'a [Flow<N>], &'a dyn Fn(&[u8; N]) -> u64);
+
 /// Changes between two lists of flows, each sorted by key, with the most that a flow may weigh which isn't in
 /// the list. Of such a flow the estimate is the least change that the bounds allow.
 pub(crate) fn changes_between<const N: usize>(
-    earlier: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
-    later: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
+    earlier: Listed<'_, N>,
+    later: Listed<'_, N>,
     want: Want,
 ) -> Vec<Change<N>> {
-    let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
-    let minus = |a: Bounds<u64>, b: Bounds<u64>| Bounds {
-        estimate: signed(a.estimate).saturating_sub(signed(b.estimate)),
-        lower: signed(a.lower).saturating_sub(signed(b.upper)),
-        upper: signed(a.upper).saturating_sub(signed(b.lower)),
-    };
-    let absent =
-        |known: &Flow<N>, upper: u64| Bounds { estimate: known.size.estimate.min(upper), lower: 0, upper };
     let ((earlier, before_at_most), (later, after_at_most)) = (earlier, later);
     let mut changes = Vec::new();
-    let (mut before, mut after) = (earlier.iter().peekable(), later.iter().peekable());
+    let (mut before, mut after) = (0, 0);
     loop {
-        let order = match (before.peek(), after.peek()) {
+        let (b, a) = match (earlier.get(before), later.get(after)) {
             (None, None) => break,
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some(b), Some(a)) => b.key.cmp(&a.key),
+            (Some(b), Some(a)) if b.key < a.key => (Some(b), None),
+            (Some(b), Some(a)) if b.key > a.key => (None, Some(a)),
+            either => either,
         };
-        let b = if order.is_le() { before.next() } else { None };
-        let a = if order.is_ge() { after.next() } else { None };
-        if let Some(known) = a.or(b) {
-            let key = known.key;
-            let after = a.map_or_else(|| absent(known, after_at_most(&key)), |f| f.size);
-            let before = b.map_or_else(|| absent(known, before_at_most(&key)), |f| f.size);
-            changes.push(Change { key, change: minus(after, before) });
-        }
+        before += usize::from(b.is_some());
+        after += usize::from(a.is_some());
+        let change = match (b, a) {
+            (Some(b), Some(a)) => Change { key: a.key, change: minus(a.size, b.size) },
+            (None, Some(a)) => {
+                Change { key: a.key, change: minus(a.size, absent(a.size, before_at_most(&a.key))) }
+            }
+            (Some(b), None) => {
+                Change { key: b.key, change: minus(absent(b.size, after_at_most(&b.key)), b.size) }
+            }
+            (None, None) => continue,
+        };
+        changes.push(change);
     }
     select_changes(changes, want)
+}
+
+/// The change from one size to another.
+fn minus(later: Bounds<u64>, earlier: Bounds<u64>) -> Bounds<i64> {
+    let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+    Bounds {
+        estimate: signed(later.estimate).saturating_sub(signed(earlier.estimate)),
+        lower: signed(later.lower).saturating_sub(signed(earlier.upper)),
+        upper: signed(later.upper).saturating_sub(signed(earlier.lower)),
+    }
+}
+
+/// The size of a flow in an epoch that doesn't list it, given its size in the other one.
+fn absent(known: Bounds<u64>, upper: u64) -> Bounds<u64> {
+    Bounds { estimate: known.estimate.min(upper), lower: 0, upper }
 }
 
 /// Counts the keys, which are pairs, of each source. The list lacks `missing` keys: any of
 /// them may be of any source, and most likely as many of each as its share of those that are there.
 pub(crate) fn spreads<const N: usize>(
-    keys: impl Iterator<Item = [u8; N]>,
+    mut keys: Vec<[u8; N]>,
     missing: u64,
     source_len: usize,
     want: Want,
 ) -> Vec<Flow<N>> {
-    let mut counts = std::collections::BTreeMap::new();
-    for mut key in keys {
-        key.iter_mut().skip(source_len).for_each(|b| *b = 0);
-        *counts.entry(key).or_insert(0u64) += 1;
+    for key in &mut keys {
+        if let Some(counterpart) = key.get_mut(source_len..) {
+            counterpart.fill(0);
+        }
     }
-    let all = counts.values().sum::<u64>().max(1) as f64;
-    let size = |n: u64| Bounds {
+    order::keys(&mut keys);
+    let mut flows: Vec<Flow<N>> = Vec::new();
+    for key in &keys {
+        match flows.last_mut() {
+            Some(flow) if flow.key == *key => flow.size.lower += 1,
+            _ => flows.push(Flow { key: *key, size: Bounds::exact(1) }),
+        }
+    }
+    let all = keys.len().max(1) as f64;
+    for flow in &mut flows {
+        flow.size = spread(flow.size.lower, missing, all);
+    }
+    select(flows, want)
+}
+
+/// The number of keys of a source that has `n` of those that are there.
+fn spread(n: u64, missing: u64, all: f64) -> Bounds<u64> {
+    Bounds {
         estimate: n.saturating_add((missing as f64 * n as f64 / all).round() as u64),
         lower: n,
         upper: n.saturating_add(missing),
-    };
-    select(counts.into_iter().map(|(key, n)| Flow { key, size: size(n) }).collect(), want)
+    }
 }
 
 /// The sizes of a complete list of flows.
-pub(crate) fn distribution_of(sizes: impl Iterator<Item = u64>) -> Distribution {
-    let mut counts = std::collections::BTreeMap::new();
-    for size in sizes {
-        *counts.entry(size).or_insert(0u64) += 1;
-    }
-    counts.into_iter().map(|(size, n)| (size, n as f64)).collect()
+pub(crate) fn distribution_of(mut sizes: Vec<u64>) -> Distribution {
+    sizes.sort_unstable();
+    let of = |alike: &[u64]| Some((*alike.first()?, alike.len() as f64));
+    sizes.chunk_by(|a, b| a == b).filter_map(of).collect()
+}
+
+/// The second moment of a complete list of sizes.
+pub(crate) fn second_moment_of(sizes: &[u64]) -> f64 {
+    sizes.iter().map(|size| (*size as f64).powi(2)).sum()
 }
 
 /// Entropy in bits of a complete list of sizes: to the last digit the same, in whatever order they come.
-pub(crate) fn entropy_of(sizes: impl Iterator<Item = u64>) -> f64 {
-    let mut sizes: Vec<u64> = sizes.filter(|s| *s > 0).collect();
+pub(crate) fn entropy_of(mut sizes: Vec<u64>) -> f64 {
+    sizes.retain(|size| *size > 0);
     sizes.sort_unstable();
     let (mut n, mut sum) = (0.0, 0.0);
     for size in sizes.into_iter().map(|s| s as f64) {

@@ -16,10 +16,14 @@ use std::collections::BinaryHeap;
 
 use crate::hash::{Hasher, below, same_key};
 use crate::kind::{cells, need};
+use crate::order;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::select;
 use crate::state::{State, state_methods};
 use crate::{Bounds, BuildError, Confidence, Flow, Kind, QueryError, Question, Size, Sketch, Update, Want};
+
+/// A counter's key, count and error.
+type Entry<const N: usize> = ([u8; N], u64, u64);
 
 /// Counters for each that waits in the heap of the lightest.
 const WAITING: usize = 16;
@@ -157,6 +161,11 @@ impl Index {
     }
 }
 
+/// A counter of a key that weighs so much more, perhaps.
+fn more<const N: usize>((key, count, error): Entry<N>, by: u64) -> Entry<N> {
+    (key, count.saturating_add(by), error.saturating_add(by))
+}
+
 /// The heaviest keys.
 #[derive(Clone, Debug)]
 pub struct SpaceSaving<const N: usize> {
@@ -284,9 +293,9 @@ impl<const N: usize> SpaceSaving<N> {
     #[cold]
     fn grow(&mut self) {
         self.room = (self.room * 2).clamp(1, self.capacity);
-        let counters = std::mem::replace(&mut self.counters, Vec::with_capacity(self.room));
+        let entries = self.unsorted();
+        self.counters = Vec::with_capacity(self.room);
         self.index = Index::new(self.room);
-        let entries: Vec<_> = counters.iter().map(Counter::entry).collect();
         self.fill(&entries);
     }
 
@@ -366,15 +375,24 @@ impl<const N: usize> SpaceSaving<N> {
         self.counters.is_empty() && self.weight == 0 && self.floor == 0
     }
 
+    /// All counters, in no order.
+    fn unsorted(&self) -> Vec<Entry<N>> {
+        let mut all = Vec::with_capacity(self.counters.len());
+        for counter in &self.counters {
+            all.push(counter.entry());
+        }
+        all
+    }
+
     /// All counters: key, count, error.
-    fn entries(&self) -> Vec<([u8; N], u64, u64)> {
-        let mut all: Vec<_> = self.counters.iter().map(Counter::entry).collect();
-        all.sort_unstable();
+    fn entries(&self) -> Vec<Entry<N>> {
+        let mut all = self.unsorted();
+        order::by_key(&mut all, |e| &e.0);
         all
     }
 
     /// Fills an empty sketch.
-    fn fill(&mut self, entries: &[([u8; N], u64, u64)]) {
+    fn fill(&mut self, entries: &[Entry<N>]) {
         for (key, count, error) in entries {
             if self.counters.len() == self.room {
                 self.grow();
@@ -389,7 +407,7 @@ impl<const N: usize> SpaceSaving<N> {
 
 impl<const N: usize> Counter<N> {
     /// Key, count, error.
-    fn entry(&self) -> ([u8; N], u64, u64) {
+    fn entry(&self) -> Entry<N> {
         (self.key, self.count, self.error.value().min(self.count))
     }
 }
@@ -414,14 +432,18 @@ impl<const N: usize> State<N> for SpaceSaving<N> {
         if entries.len() > self.capacity {
             return Err(StateError::Damaged("its shape is impossible"));
         }
-        if entries.iter().any(|(_, [count, error])| error > count) {
-            return Err(StateError::Damaged("an error is above its count"));
+        let (mut all, mut in_order): (Vec<Entry<N>>, _) = (Vec::with_capacity(entries.len()), true);
+        for (key, [count, error]) in entries {
+            if error > count {
+                return Err(StateError::Damaged("an error is above its count"));
+            }
+            in_order &= all.last().is_none_or(|before| before.0 < key);
+            all.push((key, count, error));
         }
-        if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+        if !in_order {
             return Err(StateError::Damaged("its keys are out of order"));
         }
-        let entries: Vec<_> = entries.into_iter().map(|(key, [count, error])| (key, count, error)).collect();
-        self.fill(&entries);
+        self.fill(&all);
         Ok(())
     }
 
@@ -446,19 +468,23 @@ impl<const N: usize> State<N> for SpaceSaving<N> {
             return;
         }
         let (mine, theirs) = (self.least(), other.least());
-        let mut all = std::collections::BTreeMap::new();
-        for (key, count, error) in self.entries() {
-            all.insert(key, (count, error, theirs));
+        // Either side may have seen, unnoticed, as much of a key that only the other one knows.
+        let own = self.entries();
+        let mut entries = own.clone();
+        for entry in &mut entries {
+            *entry = more(*entry, theirs);
         }
         for (key, count, error) in other.entries() {
-            let e = all.entry(key).or_insert((mine, mine, 0));
-            *e = (e.0.saturating_add(count), e.1.saturating_add(error), 0);
+            match own.binary_search_by(|e| e.0.cmp(&key)) {
+                Ok(i) => {
+                    if let (Some(e), Some((_, own, own_error))) = (entries.get_mut(i), own.get(i)) {
+                        *e = (key, own.saturating_add(count), own_error.saturating_add(error));
+                    }
+                }
+                Err(_) => entries.push(more((key, count, error), mine)),
+            }
         }
-        // The other side may have seen, unnoticed, as much of a key that only this one knows.
-        let all =
-            all.into_iter().map(|(k, (c, e, more))| (k, (c.saturating_add(more), e.saturating_add(more))));
-        let mut entries: Vec<_> = all.map(|(key, (count, error))| (key, count, error)).collect();
-        entries.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        order::by_rank(&mut entries, |e| e.1, |e| &e.0);
         let dropped = entries.get(self.capacity).map_or(0, |e| e.1);
         entries.truncate(self.capacity);
         self.clear_tables();
@@ -514,11 +540,11 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
     }
 
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        let flow = |(key, count, error): ([u8; N], u64, u64)| Flow {
-            key,
-            size: Bounds { estimate: count, lower: count - error, upper: count },
-        };
-        Ok(select(self.entries().into_iter().map(flow).collect(), want))
+        let mut flows = Vec::with_capacity(self.counters.len());
+        for (key, count, error) in self.unsorted() {
+            flows.push(Flow { key, size: Bounds { estimate: count, lower: count - error, upper: count } });
+        }
+        Ok(select(flows, want))
     }
 
     fn unlisted(&self) -> Option<u64> {

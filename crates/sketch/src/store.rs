@@ -7,6 +7,7 @@
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
+use crate::order;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Apart, Table};
 
@@ -124,11 +125,6 @@ impl<const N: usize> Store<N> {
         }
     }
 
-    /// Says that a key may have been turned away or forgotten.
-    pub(crate) fn ever_full(&self) -> bool {
-        self.bar > 0
-    }
-
     /// The number of keys that are kept.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
@@ -136,8 +132,11 @@ impl<const N: usize> Store<N> {
 
     /// The keys that are kept, in order.
     pub(crate) fn keys(&self) -> Vec<[u8; N]> {
-        let mut keys: Vec<[u8; N]> = self.table.iter().map(|e| e.0).collect();
-        keys.sort_unstable();
+        let mut keys = Vec::with_capacity(self.table.len());
+        for (key, _) in &self.table {
+            keys.push(*key);
+        }
+        order::keys(&mut keys);
         keys
     }
 
@@ -146,10 +145,10 @@ impl<const N: usize> Store<N> {
     /// A key that neither side kept had no more than its bar on either: no more than the sum of both bars in
     /// all. None is dropped here, however light: of a flow that is spread over many shards no single one can
     /// tell that it is heavy. So the order of merges doesn't matter.
-    pub(crate) fn merge(&mut self, other: &Self, estimate: impl Fn(&[u8; N]) -> u64) {
+    pub(crate) fn merge(&mut self, other: &Self, estimate: &dyn Fn(&[u8; N]) -> u64) {
         let mut keys = self.keys();
-        keys.extend(other.keys());
-        keys.sort_unstable();
+        keys.extend_from_slice(&other.keys());
+        order::keys(&mut keys);
         keys.dedup();
         self.bar = self.bar.saturating_add(other.bar);
         self.keep = self.keep.max(other.keep);

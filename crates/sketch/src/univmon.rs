@@ -17,6 +17,7 @@
 use crate::count_sketch::{Place, ROWS, Solved, median_of_five, middle, solve};
 use crate::hash::{Hash, Hasher};
 use crate::kind::{cells, need};
+use crate::order;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{entropy_of, same, select, select_changes};
@@ -68,7 +69,7 @@ impl<const N: usize> UnivMon<N> {
     /// # Errors
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: UnivMonParams, seed: u64) -> Result<Self, BuildError> {
-        Self::check(params)?;
+        check(params)?;
         let store = Store::<N>::bytes_for(params.keep);
         need(Kind::UnivMon, params.levels * (ROWS * params.width * 8 + store))?;
         let cells = vec![0; params.levels * ROWS * params.width];
@@ -83,16 +84,6 @@ impl<const N: usize> UnivMon<N> {
         Self { params, cells: Vec::new(), stores, places, levels, seed, weight: 0 }
     }
 
-    fn check(p: UnivMonParams) -> Result<(), BuildError> {
-        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::UnivMon, what, range });
-        match p {
-            _ if p.levels == 0 || p.levels > 32 => wrong("the number of levels", "1 to 32"),
-            _ if p.width < 2 || p.width > 1 << 22 => wrong("the width", "2 to 2^22"),
-            _ if p.keep == 0 || p.keep > MAX_KEEP => wrong("the number of keys kept", "1 to 2^24"),
-            _ => Ok(()),
-        }
-    }
-
     /// The sketch for a size. A budget is shared: about a third for stores, the rest for counters, over as
     /// many levels as leave no more flows to the last than it can keep. For an accuracy, about (2/error)²
     /// keys are kept, and twice as many counters a row.
@@ -100,45 +91,7 @@ impl<const N: usize> UnivMon<N> {
     /// # Errors
     /// [`BuildError`] where the size is impossible.
     pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
-        let kind = Kind::UnivMon;
-        let params = match size {
-            Size::Memory(budget) => {
-                let mut best = None;
-                // Fewer levels leave more for each; a level must be able to keep what 16 M flows leave to it.
-                for levels in [4, 6, 8, 10, 12, 14, 16] {
-                    let share = budget / levels;
-                    let mut keep = 0;
-                    for bit in (0..20).rev() {
-                        let more = keep | 1 << bit;
-                        if Store::<N>::bytes_for(more) <= share / 3 {
-                            keep = more;
-                        }
-                    }
-                    let width = share.saturating_sub(Store::<N>::bytes_for(keep)) / 8 / ROWS;
-                    let params = UnivMonParams { levels, width: width.min(1 << 22), keep };
-                    if Self::check(params).is_ok() && (keep << levels <= 1 << 24 || best.is_none()) {
-                        best = Some(params);
-                    }
-                }
-                let least = 4 * (Store::<N>::bytes_for(1) * 3).max(Store::<N>::bytes_for(1) + 2 * 8 * ROWS);
-                best.ok_or(BuildError::TooSmall { kind, least, budget })?
-            }
-            Size::Accuracy { error, confidence, flows } => {
-                let z = crate::stats::two_sided(confidence);
-                let keep = cells(kind, (z / error).powi(2))?.max(16);
-                if keep > MAX_KEEP {
-                    return Err(BuildError::TooLarge {
-                        kind,
-                        what: "this accuracy",
-                        limit: MAX_KEEP as u64,
-                        of: "keys",
-                    });
-                }
-                let levels = (flows as f64 / keep as f64).log2().ceil().max(0.0) as usize + 1;
-                UnivMonParams { levels: levels.min(32), width: (2 * keep).min(1 << 22), keep }
-            }
-        };
-        Self::new(params, seed)
+        Self::new(params_for(size, Store::<N>::bytes_for)?, seed)
     }
 
     /// The last level that sees a key.
@@ -179,10 +132,14 @@ impl<const N: usize> UnivMon<N> {
         }
     }
 
-    /// The counters of a level.
-    fn table(&self, level: usize) -> &[i64] {
-        let cells = ROWS * self.params.width;
-        self.cells.get(level * cells..(level + 1) * cells).unwrap_or_default()
+    /// The sketch without its keys.
+    fn view(&self) -> View<'_> {
+        let Self { params, cells, weight, .. } = self;
+        let mut kept = Vec::with_capacity(self.stores.len());
+        for store in &self.stores {
+            kept.push(Kept { keys: store.len(), bar: store.bar() });
+        }
+        View { params: *params, cells, weight: *weight, kept }
     }
 
     /// The cells of a key within the table of its level.
@@ -190,9 +147,150 @@ impl<const N: usize> UnivMon<N> {
         self.place(key, 0)
     }
 
+    fn places_in_table(&self, keys: &[[u8; N]]) -> Vec<Place> {
+        let mut places = Vec::with_capacity(keys.len());
+        for key in keys {
+            places.push(self.place_in_table(key));
+        }
+        places
+    }
+
     /// The size of a flow as its counters alone tell it.
     fn estimate(&self, key: &[u8; N]) -> i64 {
-        middle(self.table(self.level(key)), &self.place_in_table(key))
+        middle(table_of(&self.cells, self.params, self.level(key)), &self.place_in_table(key))
+    }
+
+    /// The keys that a level kept, in order.
+    fn kept(&self, level: usize) -> Vec<[u8; N]> {
+        self.stores.get(level).map_or_else(Vec::new, Store::keys)
+    }
+
+    /// A level's keys and their sizes.
+    fn solved(&self, view: &View<'_>, level: usize) -> Level<N> {
+        let keys = self.kept(level);
+        Level { solved: view.solved(level, &self.places_in_table(&keys)), keys }
+    }
+
+    /// The same of what changed since an earlier epoch, of keys that either has kept.
+    fn solved_change(
+        &self,
+        earlier: &Self,
+        (view, before): (&View<'_>, &View<'_>),
+        level: usize,
+    ) -> Level<N> {
+        let mut keys = self.kept(level);
+        keys.extend_from_slice(&earlier.kept(level));
+        order::keys(&mut keys);
+        keys.dedup();
+        Level { solved: view.solved_change(before, level, &self.places_in_table(&keys)), keys }
+    }
+
+    /// The sizes of each level's flows.
+    fn all_solved(&self, view: &View<'_>) -> Vec<Solved> {
+        let mut all = Vec::with_capacity(self.params.levels);
+        for level in 0..self.params.levels {
+            all.push(self.solved(view, level).solved);
+        }
+        all
+    }
+
+    fn bounds(&self, key: &[u8; N]) -> Bounds<u64> {
+        let level = self.level(key);
+        let Level { keys, solved } = self.solved(&self.view(), level);
+        let size = match keys.binary_search(key) {
+            Ok(i) => solved.sizes.get(i).copied().unwrap_or(0),
+            // No other key is in the table, where all are known.
+            Err(_) if solved.exact => 0,
+            Err(_) => solved.of_other(&self.place_in_table(key)),
+        };
+        around(size, solved.error(BEYOND))
+    }
+}
+
+fn check(p: UnivMonParams) -> Result<(), BuildError> {
+    let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::UnivMon, what, range });
+    match p {
+        _ if p.levels == 0 || p.levels > 32 => wrong("the number of levels", "1 to 32"),
+        _ if p.width < 2 || p.width > 1 << 22 => wrong("the width", "2 to 2^22"),
+        _ if p.keep == 0 || p.keep > MAX_KEEP => wrong("the number of keys kept", "1 to 2^24"),
+        _ => Ok(()),
+    }
+}
+
+/// The shape for a size, where a store of so many keys takes as many bytes.
+fn params_for(size: Size, bytes_for: fn(usize) -> usize) -> Result<UnivMonParams, BuildError> {
+    let kind = Kind::UnivMon;
+    match size {
+        Size::Memory(budget) => {
+            let mut best = None;
+            // Fewer levels leave more for each; a level must be able to keep what 16 M flows leave to it.
+            for levels in [4, 6, 8, 10, 12, 14, 16] {
+                let share = budget / levels;
+                let mut keep = 0;
+                for bit in (0..20).rev() {
+                    let more = keep | 1 << bit;
+                    if bytes_for(more) <= share / 3 {
+                        keep = more;
+                    }
+                }
+                let width = share.saturating_sub(bytes_for(keep)) / 8 / ROWS;
+                let params = UnivMonParams { levels, width: width.min(1 << 22), keep };
+                if check(params).is_ok() && (keep << levels <= 1 << 24 || best.is_none()) {
+                    best = Some(params);
+                }
+            }
+            let least = 4 * (bytes_for(1) * 3).max(bytes_for(1) + 2 * 8 * ROWS);
+            best.ok_or(BuildError::TooSmall { kind, least, budget })
+        }
+        Size::Accuracy { error, confidence, flows } => {
+            let z = crate::stats::two_sided(confidence);
+            let keep = cells(kind, (z / error).powi(2))?.max(16);
+            if keep > MAX_KEEP {
+                return Err(BuildError::TooLarge {
+                    kind,
+                    what: "this accuracy",
+                    limit: MAX_KEEP as u64,
+                    of: "keys",
+                });
+            }
+            let levels = (flows as f64 / keep as f64).log2().ceil().max(0.0) as usize + 1;
+            Ok(UnivMonParams { levels: levels.min(32), width: (2 * keep).min(1 << 22), keep })
+        }
+    }
+}
+
+/// What the store of a level tells without its keys.
+#[derive(Clone, Copy)]
+struct Kept {
+    keys: usize,
+    bar: u64,
+}
+
+impl Kept {
+    /// Says that a key may have been turned away or forgotten.
+    const fn ever_full(self) -> bool {
+        self.bar > 0
+    }
+}
+
+/// The counters of a level.
+fn table_of(cells: &[i64], params: UnivMonParams, level: usize) -> &[i64] {
+    let each = ROWS * params.width;
+    cells.get(level * each..(level + 1) * each).unwrap_or_default()
+}
+
+/// All of a sketch but its keys: the same code for keys of all lengths.
+struct View<'a> {
+    params: UnivMonParams,
+    cells: &'a [i64],
+    weight: u64,
+    kept: Vec<Kept>,
+}
+
+impl View<'_> {
+    /// The counters of a level.
+    fn table(&self, level: usize) -> &[i64] {
+        table_of(self.cells, self.params, level)
     }
 
     /// The probability that a flow's last level is this one.
@@ -201,28 +299,21 @@ impl<const N: usize> UnivMon<N> {
         (-(level as f64 + f64::from(u8::from(!last)))).exp2()
     }
 
-    /// The keys that a level kept, and whether these are all that it has seen.
-    fn kept(&self, level: usize) -> (Vec<[u8; N]>, bool) {
-        self.stores.get(level).map_or((Vec::new(), true), |s| (s.keys(), !s.ever_full()))
+    /// Says that the keys which a level kept are all that it has seen.
+    fn has_all(&self, level: usize) -> bool {
+        self.kept.get(level).is_none_or(|kept| !kept.ever_full())
     }
 
-    /// A level's keys and their sizes.
-    fn solved(&self, level: usize) -> Level<N> {
-        let (keys, all) = self.kept(level);
-        let places: Vec<Place> = keys.iter().map(|k| self.place_in_table(k)).collect();
-        Level { solved: solve(self.table(level).to_vec(), &places, all), keys }
+    /// The sizes of a level's keys, which have these places.
+    fn solved(&self, level: usize, places: &[Place]) -> Solved {
+        solve(self.table(level).to_vec(), places, self.has_all(level))
     }
 
-    /// The same of what changed since an earlier epoch, of keys that either has kept.
-    fn solved_change(&self, earlier: &Self, level: usize) -> Level<N> {
-        let ((mut keys, all), (before, all_before)) = (self.kept(level), earlier.kept(level));
-        keys.extend(before);
-        keys.sort_unstable();
-        keys.dedup();
+    /// Their changes since an earlier epoch.
+    fn solved_change(&self, earlier: &Self, level: usize, places: &[Place]) -> Solved {
         let change = |(a, b): (&i64, &i64)| a.saturating_sub(*b);
         let cells = self.table(level).iter().zip(earlier.table(level)).map(change).collect();
-        let places: Vec<Place> = keys.iter().map(|k| self.place_in_table(k)).collect();
-        Level { solved: solve(cells, &places, all && all_before), keys }
+        solve(cells, places, self.has_all(level) && earlier.has_all(level))
     }
 
     /// The estimate above which a flow of a level is more than noise, where there are so many flows in all:
@@ -239,15 +330,15 @@ impl<const N: usize> UnivMon<N> {
     /// Estimates the number of flows from the levels that know all of theirs.
     fn number(&self) -> Result<Bounds<f64>, QueryError> {
         let (mut known, mut share, mut all) = (0.0, 0.0, 0.0);
-        for (level, store) in self.stores.iter().enumerate() {
-            all += store.len() as f64;
-            if !store.ever_full() {
-                (known, share) = (known + store.len() as f64, share + self.share(level));
+        for (level, kept) in self.kept.iter().enumerate() {
+            all += kept.keys as f64;
+            if !kept.ever_full() {
+                (known, share) = (known + kept.keys as f64, share + self.share(level));
             }
         }
         if share == 0.0 {
             // The last level has more flows than it keeps.
-            let last = self.stores.last().map_or(0, Store::len) as f64;
+            let last = self.kept.last().map_or(0, |kept| kept.keys) as f64;
             let kept = sums::number(last, self.share(self.params.levels - 1));
             return Err(QueryError::Saturated { sketch: Kind::UnivMon, at_least: kept.lower.max(all) });
         }
@@ -256,13 +347,10 @@ impl<const N: usize> UnivMon<N> {
     }
 
     /// Collects what each level knows of its flows.
-    fn strata(&self) -> Vec<Stratum> {
-        let levels = || 0..self.params.levels;
-        let solved: Vec<Solved> = levels().map(|level| self.solved(level).solved).collect();
-        let mut strata: Vec<_> =
-            levels().zip(&solved).map(|(level, solved)| self.stratum(level, solved)).collect();
-        let (sample, share) = self.sample(&solved);
-        for (stratum, solved) in strata.iter_mut().zip(&solved) {
+    fn strata(&self, solved: &[Solved]) -> Vec<Stratum> {
+        let mut strata: Vec<_> = solved.iter().enumerate().map(|(level, s)| self.stratum(level, s)).collect();
+        let (sample, share) = self.sample(solved);
+        for (stratum, solved) in strata.iter_mut().zip(solved) {
             sums::know_no_smaller(stratum, &sample, share, |error| solved.beyond(error));
         }
         strata
@@ -280,17 +368,43 @@ impl<const N: usize> UnivMon<N> {
 
     /// The largest size of a flow that a level may have turned away: its estimate then was off by the noise
     /// of all others.
-    fn turned_away(&self, level: usize, store: &Store<N>) -> u64 {
-        store.bar().saturating_add(solve(self.table(level).to_vec(), &[], false).error(BEYOND))
+    fn turned_away(&self, level: usize, kept: Kept) -> u64 {
+        kept.bar.saturating_add(solve(self.table(level).to_vec(), &[], false).error(BEYOND))
+    }
+
+    /// The most that a flow of a level may weigh which isn't listed.
+    fn unlisted(&self, level: usize, flows: f64, solved: &Solved) -> u64 {
+        let full = self.kept.get(level).filter(|kept| kept.ever_full());
+        let unknown = full.map_or(0, |kept| self.turned_away(level, *kept));
+        let noise = match solved.exact {
+            true => 0,
+            false => self.least(level, flows, solved).saturating_add(solved.error(BEYOND)),
+        };
+        unknown.max(noise)
+    }
+
+    /// The number of flows that may be as large as a size and were turned away by levels that keep too few of
+    /// theirs, from a sample of all flows.
+    fn hidden(&self, levels: &[Solved], (sample, share): &(Vec<f64>, f64), size: u64) -> f64 {
+        let of = |(level, (kept, solved)): (usize, (&Kept, &Solved))| {
+            if solved.exact || !kept.ever_full() || *share == 0.0 {
+                return 0.0;
+            }
+            let least = size.saturating_sub(solved.error(BEYOND).saturating_mul(2)) as f64;
+            let most = self.turned_away(level, *kept) as f64;
+            let alike = sample.iter().filter(|s| (least..=most).contains(*s)).count();
+            self.share(level) / share * alike as f64
+        };
+        self.kept.iter().zip(levels).enumerate().map(of).sum()
     }
 
     fn stratum(&self, level: usize, solved: &Solved) -> Stratum {
         let (share, error) = (self.share(level), solved.error(ONE_SIGMA) as f64);
-        let from = match self.stores.get(level) {
+        let from = match self.kept.get(level) {
             _ if solved.exact => 0.0,
             // A flow may have been turned away while its counters, shared with heavier ones, told too little.
-            Some(store) if store.ever_full() => {
-                (HEAVY * error).max(self.turned_away(level, store) as f64 + 1.0)
+            Some(kept) if kept.ever_full() => {
+                (HEAVY * error).max(self.turned_away(level, *kept) as f64 + 1.0)
             }
             _ => HEAVY * error + 1.0,
         };
@@ -301,16 +415,35 @@ impl<const N: usize> UnivMon<N> {
         sums::sum(strata, self.weight as f64, g)
     }
 
-    fn bounds(&self, key: &[u8; N]) -> Bounds<u64> {
-        let level = self.level(key);
-        let Level { keys, solved } = self.solved(level);
-        let size = match keys.binary_search(key) {
-            Ok(i) => solved.sizes.get(i).copied().unwrap_or(0),
-            // No other key is in the table, where all are known.
-            Err(_) if solved.exact => 0,
-            Err(_) => solved.of_other(&self.place_in_table(key)),
-        };
-        around(size, solved.error(BEYOND))
+    fn entropy(&self, strata: &[Stratum]) -> Bounds<f64> {
+        let n = self.weight as f64;
+        if strata.iter().all(|s| s.from <= 0.0) {
+            let sizes = strata.iter().flat_map(|s| &s.sizes).map(|s| *s as u64);
+            return Bounds::exact(entropy_of(sizes.collect()));
+        }
+        let part = self.sum(strata, |size| {
+            let log = size.log2();
+            [size * log, log + std::f64::consts::LOG2_E, std::f64::consts::LOG2_E / size]
+        });
+        let entropy = |sum: f64| (n.log2() - sum / n).clamp(0.0, n.log2());
+        Bounds { estimate: entropy(part.estimate), lower: entropy(part.upper), upper: entropy(part.lower) }
+    }
+
+    /// What no estimate of a level was above, of a state of version 1: the middle of one counter of each row.
+    fn greatest(&self, level: usize) -> u64 {
+        let mut rows = [0; ROWS];
+        for (greatest, row) in rows.iter_mut().zip(self.table(level).chunks(self.params.width.max(1))) {
+            *greatest = row.iter().map(|cell| cell.unsigned_abs()).max().unwrap_or(0);
+        }
+        rows.sort_unstable();
+        rows.get(ROWS / 2).copied().unwrap_or(u64::MAX)
+    }
+
+    /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells
+    /// how many light flows there are.
+    fn is_saturated(&self) -> bool {
+        let ended = |c: &i64| *c == i64::MAX || *c == i64::MIN;
+        self.weight == u64::MAX || self.cells.iter().any(ended) || self.number().is_err()
     }
 }
 
@@ -329,41 +462,66 @@ fn around(size: i64, error: u64) -> Bounds<u64> {
 /// Keys that are more than noise, with their levels and sizes.
 type Found<const N: usize> = Vec<([u8; N], usize, i64)>;
 
+/// Adds the keys of a level whose sizes are so.
+fn find<const N: usize>(found: &mut Found<N>, number: usize, level: &Level<N>, so: &dyn Fn(i64) -> bool) {
+    for (key, size) in level.keys.iter().zip(&level.solved.sizes) {
+        if so(*size) {
+            found.push((*key, number, *size));
+        }
+    }
+}
+
 /// Of what was found, the greatest as wanted, each with what its size may be off by.
-///
-/// A listed flow was chosen for its estimate: of many flows of about one size, those whose errors are the
-/// greatest. So the fewer of those that might have been listed are, the wider the bounds, such that no more
-/// than the stated share of those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100,
-/// 2005).
 ///
 /// `hidden` tells how many flows that are not among those found may be as large as a size.
 fn listed<const N: usize>(
     levels: &[Solved],
     mut found: Found<N>,
     want: Want,
-    hidden: impl Fn(u64) -> f64,
+    hidden: &dyn Fn(u64) -> f64,
 ) -> Vec<([u8; N], i64, u64)> {
-    found.sort_unstable_by(|a, b| b.2.unsigned_abs().cmp(&a.2.unsigned_abs()).then(a.0.cmp(&b.0)));
-    let enough = found.partition_point(|f| f.2.unsigned_abs() >= want.threshold.max(1));
+    order::by_rank(&mut found, |f| f.2.unsigned_abs(), |f| &f.0);
+    let mut sizes = Vec::with_capacity(found.len());
+    for (_, level, size) in &found {
+        sizes.push((*level, size.unsigned_abs()));
+    }
+    let (count, errors) = errors_of(levels, &sizes, want, hidden);
+    let mut all = Vec::with_capacity(count);
+    for (key, level, size) in found.iter().take(count) {
+        all.push((*key, *size, errors.get(*level).copied().unwrap_or(0)));
+    }
+    all
+}
+
+/// Of levels and sizes of what was found, the greatest first: how many are listed, and by what a size may be
+/// off by levels.
+///
+/// A listed flow was chosen for its estimate: of many flows of about one size, those whose errors are the
+/// greatest. So the fewer of those that might have been listed are, the wider the bounds, such that no more
+/// than the stated share of those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100,
+/// 2005).
+fn errors_of(
+    levels: &[Solved],
+    found: &[(usize, u64)],
+    want: Want,
+    hidden: &dyn Fn(u64) -> f64,
+) -> (usize, Vec<u64>) {
+    let enough = found.partition_point(|f| f.1 >= want.threshold.max(1));
     let count = enough.min(want.top);
-    let last = found.get(count.wrapping_sub(1)).map_or(0, |f| f.2.unsigned_abs());
-    let error = |level: usize, probability: f64| levels.get(level).map_or(0, |l| l.error(probability));
-    let reach: Vec<u64> = (0..levels.len()).map(|l| error(l, BEYOND).saturating_mul(2)).collect();
-    let near = |f: &&([u8; N], usize, i64)| {
-        f.2.unsigned_abs().saturating_add(reach.get(f.1).copied().unwrap_or(0)) >= last
-    };
+    let last = found.get(count.wrapping_sub(1)).map_or(0, |f| f.1);
+    let errors = |probability: f64| levels.iter().map(move |l| l.error(probability));
+    let reach: Vec<u64> = errors(BEYOND).map(|error| error.saturating_mul(2)).collect();
+    let near = |f: &&(usize, u64)| f.1.saturating_add(reach.get(f.0).copied().unwrap_or(0)) >= last;
     let contenders = found.iter().filter(near).count() as f64 + hidden(last);
     let beyond = BEYOND * (count as f64 / contenders.max(1.0)).min(1.0);
-    let errors: Vec<u64> = (0..levels.len()).map(|l| error(l, beyond)).collect();
-    found.truncate(count);
-    found.into_iter().map(|(key, l, size)| (key, size, errors.get(l).copied().unwrap_or(0))).collect()
+    (count, errors(beyond).collect())
 }
 
 impl<const N: usize> State<N> for UnivMon<N> {
     fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let params =
             UnivMonParams { levels: d.u32()? as usize, width: d.u32()? as usize, keep: d.u32()? as usize };
-        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
         Ok(Self::without_cells(params, 0, seed))
     }
 
@@ -379,15 +537,10 @@ impl<const N: usize> State<N> for UnivMon<N> {
         if version > 1 {
             return;
         }
-        let cells = ROWS * self.params.width;
-        for (table, store) in self.cells.chunks(cells.max(1)).zip(&mut self.stores) {
-            // An estimate is the middle of one counter of each row.
-            let mut rows = [0; ROWS];
-            for (greatest, row) in rows.iter_mut().zip(table.chunks(self.params.width.max(1))) {
-                *greatest = row.iter().map(|cell| cell.unsigned_abs()).max().unwrap_or(0);
-            }
-            rows.sort_unstable();
-            store.raise(rows.get(ROWS / 2).copied().unwrap_or(u64::MAX));
+        let view = self.view();
+        let greatest: Vec<u64> = (0..self.params.levels).map(|level| view.greatest(level)).collect();
+        for (store, greatest) in self.stores.iter_mut().zip(greatest) {
+            store.raise(greatest);
         }
     }
 
@@ -410,7 +563,7 @@ impl<const N: usize> State<N> for UnivMon<N> {
         self.unite_tables(other);
         let mut stores = std::mem::take(&mut self.stores);
         for (a, b) in stores.iter_mut().zip(&other.stores) {
-            a.merge(b, |key| u64::try_from(self.estimate(key)).unwrap_or(0).max(1));
+            a.merge(b, &|key| u64::try_from(self.estimate(key)).unwrap_or(0).max(1));
         }
         self.stores = stores;
         Ok(())
@@ -462,17 +615,9 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
     /// Holds as the bounds of sizes do. A flow isn't listed because it was turned away, or because it can't
     /// be told from noise.
     fn unlisted(&self) -> Option<u64> {
-        let flows = self.most();
-        let of = |(level, store): (usize, &Store<N>)| {
-            let Level { solved, .. } = self.solved(level);
-            let unknown = if store.ever_full() { self.turned_away(level, store) } else { 0 };
-            let noise = match solved.exact {
-                true => 0,
-                false => self.least(level, flows, &solved).saturating_add(solved.error(BEYOND)),
-            };
-            unknown.max(noise)
-        };
-        self.stores.iter().enumerate().map(of).max()
+        let view = self.view();
+        let (flows, solved) = (view.most(), self.all_solved(&view));
+        solved.iter().enumerate().map(|(level, solved)| view.unlisted(level, flows, solved)).max()
     }
 
     /// Bounds hold in 95 % of cases; where all flows of a level are known, always: then they are the size.
@@ -482,88 +627,68 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
 
     /// Bounds as those of [`UnivMon::flow_size`]. Flows that can't be told from noise aren't listed.
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), self.most());
-        for level in 0..self.params.levels {
-            let Level { keys, solved } = self.solved(level);
-            let least = i64::try_from(self.least(level, flows, &solved)).unwrap_or(i64::MAX);
-            let heavy = keys.into_iter().zip(&solved.sizes).filter(|(_, size)| **size > least);
-            found.extend(heavy.map(|(key, size)| (key, level, *size)));
-            levels.push(solved);
+        let view = self.view();
+        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), view.most());
+        for number in 0..self.params.levels {
+            let level = self.solved(&view, number);
+            let least = i64::try_from(view.least(number, flows, &level.solved)).unwrap_or(i64::MAX);
+            find(&mut found, number, &level, &|size| size > least);
+            levels.push(level.solved);
         }
-        let (sample, share) = self.sample(&levels);
-        // Levels that keep too few of their flows turned some away that might have been listed.
-        let hidden = |size: u64| {
-            let of = |(level, (store, solved)): (usize, (&Store<N>, &Solved))| {
-                if solved.exact || !store.ever_full() || share == 0.0 {
-                    return 0.0;
-                }
-                let least = size.saturating_sub(solved.error(BEYOND).saturating_mul(2)) as f64;
-                let most = self.turned_away(level, store) as f64;
-                let alike = sample.iter().filter(|s| (least..=most).contains(*s)).count();
-                self.share(level) / share * alike as f64
-            };
-            self.stores.iter().zip(&levels).enumerate().map(of).sum()
-        };
-        let flow = |(key, size, error)| Flow { key, size: around(size, error) };
-        Ok(select(listed(&levels, found, want, hidden).into_iter().map(flow).collect(), want))
+        let sample = view.sample(&levels);
+        let listed = listed(&levels, found, want, &|size| view.hidden(&levels, &sample, size));
+        let mut flows = Vec::with_capacity(listed.len());
+        for (key, size, error) in listed {
+            flows.push(Flow { key, size: around(size, error) });
+        }
+        Ok(select(flows, want))
     }
 
     /// Among the keys that either epoch kept; bounds as those of sizes.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
         let earlier = same(self, earlier)?;
-        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), self.most() + earlier.most());
-        for level in 0..self.params.levels {
-            let Level { keys, solved } = self.solved_change(earlier, level);
-            let least = self.least(level, flows, &solved);
-            let heavy = keys.into_iter().zip(&solved.sizes).filter(|(_, size)| size.unsigned_abs() > least);
-            found.extend(heavy.map(|(key, size)| (key, level, *size)));
-            levels.push(solved);
+        let views = (&self.view(), &earlier.view());
+        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), views.0.most() + views.1.most());
+        for number in 0..self.params.levels {
+            let level = self.solved_change(earlier, views, number);
+            let least = views.0.least(number, flows, &level.solved);
+            find(&mut found, number, &level, &|size| size.unsigned_abs() > least);
+            levels.push(level.solved);
         }
-        let change = |(key, estimate, error): ([u8; N], i64, u64)| {
+        let listed = listed(&levels, found, want, &|_| 0.0);
+        let mut changes = Vec::with_capacity(listed.len());
+        for (key, estimate, error) in listed {
             let error = i64::try_from(error).unwrap_or(i64::MAX);
             let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
-            Change { key, change: Bounds { estimate, lower, upper } }
-        };
-        Ok(select_changes(listed(&levels, found, want, |_| 0.0).into_iter().map(change).collect(), want))
+            changes.push(Change { key, change: Bounds { estimate, lower, upper } });
+        }
+        Ok(select_changes(changes, want))
     }
 
     /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        self.number()
+        self.view().number()
     }
 
     /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
-        let n = self.weight as f64;
-        if n == 0.0 {
+        if self.weight == 0 {
             return Ok(Bounds::exact(0.0));
         }
-        let strata = self.strata();
-        if strata.iter().all(|s| s.from <= 0.0) {
-            let sizes = strata.iter().flat_map(|s| &s.sizes).map(|s| *s as u64);
-            return Ok(Bounds::exact(entropy_of(sizes)));
-        }
-        let part = self.sum(&strata, |size| {
-            let log = size.log2();
-            [size * log, log + std::f64::consts::LOG2_E, std::f64::consts::LOG2_E / size]
-        });
-        let entropy = |sum: f64| (n.log2() - sum / n).clamp(0.0, n.log2());
-        Ok(Bounds {
-            estimate: entropy(part.estimate),
-            lower: entropy(part.upper),
-            upper: entropy(part.lower),
-        })
+        let view = self.view();
+        Ok(view.entropy(&view.strata(&self.all_solved(&view))))
     }
 
     /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
-        Ok(self.sum(&self.strata(), |size| [size * size, 2.0 * size, 2.0]))
+        let view = self.view();
+        let strata = view.strata(&self.all_solved(&view));
+        Ok(view.sum(&strata, |size| [size * size, 2.0 * size, 2.0]))
     }
 
     /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells
     /// how many light flows there are.
     fn is_saturated(&self) -> bool {
-        let ended = |c: &i64| *c == i64::MAX || *c == i64::MIN;
-        self.weight == u64::MAX || self.cells.iter().any(ended) || self.number().is_err()
+        self.view().is_saturated()
     }
 }

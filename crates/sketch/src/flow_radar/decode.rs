@@ -13,8 +13,8 @@
 //! that it hides flows often, all are. An unsure flow may be anything from nothing to what the sure ones
 //! leave of its cells, and so may one that isn't decoded.
 
-use super::{FlowRadar, TABLES};
-use crate::{Bounds, Flow};
+use super::{Cell, FlowRadar, TABLES};
+use crate::{Bounds, Flow, order};
 
 /// Hidden flows a cell, expected, above which no size of a partial decode is sure.
 const HIDDEN_A_CELL: f64 = 1e-3;
@@ -40,71 +40,66 @@ impl<const N: usize> Decoded<N> {
     pub const fn is_complete(&self) -> bool {
         self.undecoded == 0 && self.hidden == 0
     }
+
+    /// Sizes of flows whose bounds are so.
+    pub(super) fn sizes(&self, so: fn(&Bounds<u64>) -> bool) -> Vec<u64> {
+        let mut sizes = Vec::with_capacity(self.flows.len());
+        for flow in &self.flows {
+            if so(&flow.size) {
+                sizes.push(flow.size.estimate);
+            }
+        }
+        sizes
+    }
 }
 
 /// A flow while sizes are solved for.
-struct Peeled<const N: usize> {
-    key: [u8; N],
+struct Peeled {
     size: i128,
     places: [usize; TABLES],
+}
+
+/// Sizes of the flows that were peeled, in their order; what is hidden and left as in [`Decoded`].
+struct Solved {
+    sizes: Vec<Bounds<u64>>,
+    hidden: u64,
+    left: Vec<u64>,
 }
 
 impl<const N: usize> FlowRadar<N> {
     /// All flows that can be told, and how many can't.
     #[must_use]
     pub fn decoded(&self) -> Decoded<N> {
-        let (mut peeled, counts) = self.peel();
+        let (mut cells, mut counts) = (self.cells.clone(), Vec::with_capacity(self.cells.len()));
+        let (keys, peeled) = self.peel(&mut cells);
+        let mut left = Vec::with_capacity(cells.len());
+        for (cell, rest) in self.cells.iter().zip(&cells) {
+            left.push(i128::from(cell.weight));
+            counts.push(rest.flows);
+        }
         let undecoded = counts.iter().take(self.width).map(|n| u64::from(*n)).sum();
-        if undecoded > 0 {
-            return self.partly(peeled, undecoded, &counts);
-        }
-        let mut left: Vec<i128> = self.cells.iter().map(|c| i128::from(c.weight)).collect();
-        for flow in &peeled {
-            add(&mut left, flow.places, -flow.size);
-        }
-        settle(&mut peeled, &mut left);
-        peeled.sort_unstable_by_key(|f| f.key);
-        let flows = peeled.iter().map(|f| Flow { key: f.key, size: size_of(f, &left) }).collect();
-        // A hidden flow leaves its weight in one cell of each sub-table.
-        let tables = left.chunks(self.width.max(1));
-        let hidden = tables.map(|t| t.iter().filter(|l| **l != 0).count() as u64).max().unwrap_or(0);
-        let left = left.into_iter().map(|l| u64::try_from(l.max(0)).unwrap_or(u64::MAX)).collect();
-        Decoded { flows, undecoded, hidden, left }
-    }
-
-    /// Sizes and bounds where flows are left that couldn't be peeled: `counts` of them, by cell.
-    fn partly(&self, mut peeled: Vec<Peeled<N>>, undecoded: u64, counts: &[u32]) -> Decoded<N> {
-        let mut left: Vec<i128> = self.cells.iter().map(|c| i128::from(c.weight)).collect();
-        peeled.iter().for_each(|flow| add(&mut left, flow.places, -flow.size));
-        peeled.sort_unstable_by_key(|f| f.key);
-        let usual = self.hidden_usually();
-        let unsure = if usual > HIDDEN_A_CELL * self.width as f64 {
-            vec![true; peeled.len()]
+        let solved = if undecoded > 0 {
+            partly(&peeled, left, &counts, self.hidden_usually() > HIDDEN_A_CELL * self.width as f64)
         } else {
-            unsure(&peeled, &left, counts)
+            wholly(peeled, left, self.width)
         };
-        for (flow, _) in peeled.iter().zip(&unsure).filter(|(_, unsure)| **unsure) {
-            add(&mut left, flow.places, flow.size);
+        let mut flows = Vec::with_capacity(keys.len());
+        for (key, size) in keys.iter().zip(&solved.sizes) {
+            flows.push(Flow { key: *key, size: *size });
         }
-        let left: Vec<u64> = left.into_iter().map(|l| u64::try_from(l.max(0)).unwrap_or(u64::MAX)).collect();
-        let size = |flow: &Peeled<N>, unsure: bool| {
-            let estimate = u64::try_from(flow.size.max(0)).unwrap_or(u64::MAX);
-            if !unsure {
-                return Bounds::exact(estimate);
-            }
-            let upper = flow.places.iter().filter_map(|p| left.get(*p)).min().copied().unwrap_or(0);
-            Bounds { estimate: estimate.min(upper), lower: 0, upper }
-        };
-        let flows = peeled.iter().zip(unsure).map(|(f, u)| Flow { key: f.key, size: size(f, u) }).collect();
-        Decoded { flows, undecoded, hidden: 0, left }
+        order::by_key(&mut flows, |f| &f.key);
+        Decoded { flows, undecoded, hidden: solved.hidden, left: solved.left }
     }
 
-    /// Flows found, and by cell the number of flows still counted where no cell is left with one.
-    fn peel(&self) -> (Vec<Peeled<N>>, Vec<u32>) {
-        let mut cells = self.cells.clone();
-        let mut pure: Vec<usize> =
-            cells.iter().enumerate().filter(|(_, c)| c.flows == 1).map(|(i, _)| i).collect();
-        let mut found = Vec::new();
+    /// Takes flows out of the cells until none is left with one.
+    fn peel(&self, cells: &mut [Cell<N>]) -> (Vec<[u8; N]>, Vec<Peeled>) {
+        let mut pure = Vec::new();
+        for (i, cell) in cells.iter().enumerate() {
+            if cell.flows == 1 {
+                pure.push(i);
+            }
+        }
+        let (mut keys, mut peeled) = (Vec::new(), Vec::new());
         while let Some(index) = pure.pop() {
             let Some(cell) = cells.get(index).copied().filter(|c| c.flows == 1) else { continue };
             let places = self.places(&cell.keys);
@@ -120,10 +115,54 @@ impl<const N: usize> FlowRadar<N> {
                     pure.push(place);
                 }
             }
-            found.push(Peeled { key: cell.keys, size: i128::from(cell.weight), places });
+            keys.push(cell.keys);
+            peeled.push(Peeled { size: i128::from(cell.weight), places });
         }
-        (found, cells.iter().map(|c| c.flows).collect())
+        (keys, peeled)
     }
+}
+
+/// Sizes where all flows were peeled, given the weights of the cells.
+fn wholly(mut peeled: Vec<Peeled>, mut left: Vec<i128>, width: usize) -> Solved {
+    for flow in &peeled {
+        add(&mut left, flow.places, -flow.size);
+    }
+    settle(&mut peeled, &mut left);
+    let sizes = peeled.iter().map(|f| size_of(f, &left)).collect();
+    // A hidden flow leaves its weight in one cell of each sub-table.
+    let tables = left.chunks(width.max(1));
+    let hidden = tables.map(|t| t.iter().filter(|l| **l != 0).count() as u64).max().unwrap_or(0);
+    Solved { sizes, hidden, left: left.into_iter().map(whole).collect() }
+}
+
+/// Sizes and bounds where flows are left that couldn't be peeled, `counts` of them by cell; whether all are
+/// unsure.
+fn partly(peeled: &[Peeled], mut left: Vec<i128>, counts: &[u32], all_unsure: bool) -> Solved {
+    peeled.iter().for_each(|flow| add(&mut left, flow.places, -flow.size));
+    let unsure = if all_unsure { vec![true; peeled.len()] } else { unsure(peeled, &left, counts) };
+    for (flow, _) in peeled.iter().zip(&unsure).filter(|(_, unsure)| **unsure) {
+        add(&mut left, flow.places, flow.size);
+    }
+    let left: Vec<u64> = left.into_iter().map(whole).collect();
+    let size = |(flow, unsure): (&Peeled, bool)| {
+        let estimate = whole(flow.size);
+        if !unsure {
+            return Bounds::exact(estimate);
+        }
+        let upper = flow.places.iter().filter_map(|p| left.get(*p)).min().copied().unwrap_or(0);
+        Bounds { estimate: estimate.min(upper), lower: 0, upper }
+    };
+    Solved { sizes: peeled.iter().zip(unsure).map(size).collect(), hidden: 0, left }
+}
+
+/// The most that a flow may weigh that has a cell in each sub-table: what the one where least is left has.
+pub(super) fn most_in_a_table(left: &[u64], width: usize) -> Option<u64> {
+    left.chunks(width.max(1)).map(|table| table.iter().max().copied().unwrap_or(0)).min()
+}
+
+/// A weight that may have come out below nothing.
+fn whole(weight: i128) -> u64 {
+    u64::try_from(weight.max(0)).unwrap_or(u64::MAX)
 }
 
 fn add(left: &mut [i128], places: [usize; TABLES], by: i128) {
@@ -136,7 +175,7 @@ fn add(left: &mut [i128], places: [usize; TABLES], by: i128) {
 
 /// Which flows share a cell that all its flows were peeled from, but that doesn't come out even; or share
 /// such a cell with a flow that does, and so on.
-fn unsure<const N: usize>(flows: &[Peeled<N>], left: &[i128], counts: &[u32]) -> Vec<bool> {
+fn unsure(flows: &[Peeled], left: &[i128], counts: &[u32]) -> Vec<bool> {
     let whole = |place: &&usize| counts.get(**place).is_some_and(|n| *n == 0);
     let mut odd: Vec<bool> = left.iter().zip(counts).map(|(l, n)| *n == 0 && *l != 0).collect();
     let mut unsure = vec![false; flows.len()];
@@ -158,7 +197,7 @@ fn unsure<const N: usize>(flows: &[Peeled<N>], left: &[i128], counts: &[u32]) ->
 }
 
 /// Moves each flow by the median of its cells' remainders until nothing moves.
-fn settle<const N: usize>(flows: &mut [Peeled<N>], left: &mut [i128]) {
+fn settle(flows: &mut [Peeled], left: &mut [i128]) {
     if left.iter().all(|l| *l == 0) {
         return;
     }
@@ -193,8 +232,7 @@ fn settle<const N: usize>(flows: &mut [Peeled<N>], left: &mut [i128]) {
 }
 
 /// A size is sure where nothing is left over in some cell of the flow and the others agree.
-fn size_of<const N: usize>(flow: &Peeled<N>, left: &[i128]) -> Bounds<u64> {
-    let whole = |v: i128| u64::try_from(v.max(0)).unwrap_or(u64::MAX);
+fn size_of(flow: &Peeled, left: &[i128]) -> Bounds<u64> {
     let rest = flow.places.map(|p| left.get(p).copied().unwrap_or(0));
     let (low, high) = (rest.iter().min().copied().unwrap_or(0), rest.iter().max().copied().unwrap_or(0));
     let estimate = whole(flow.size);

@@ -20,7 +20,7 @@ use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells, need};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
-use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::sketch::{changes_between, distribution_of, entropy_of, same, second_moment_of, select, spreads};
 use crate::state::{Apart, State, state_methods, tables};
 use crate::stats::SHARE;
 use crate::{
@@ -173,11 +173,7 @@ impl<const N: usize> FlowRadar<N> {
 
     /// The share of unseen flows that the filter takes for known now; it was less before.
     fn filter_errs(&self) -> f64 {
-        let full = |line: &[u64; LINE]| {
-            let set: u32 = line.iter().map(|word| word.count_ones()).sum();
-            (f64::from(set) / (64 * LINE) as f64).powi(BITS as i32)
-        };
-        self.filter.iter().map(full).sum::<f64>() / self.filter.len().max(1) as f64
+        errs(&self.filter)
     }
 
     /// Bounds the number of flows that the filter has hidden: if all others are decoded, what is left over
@@ -190,6 +186,13 @@ impl<const N: usize> FlowRadar<N> {
         (usual + 3.0 * usual.sqrt()).floor()
     }
 
+    fn cardinality_of(&self, decoded: &Decoded<N>) -> Bounds<f64> {
+        let counted = self.counted() as f64;
+        let most = self.hidden_at_most(decoded);
+        let estimate = counted + (decoded.hidden as f64).min(most);
+        Bounds { estimate, lower: counted, upper: counted + most }
+    }
+
     /// The expected number of flows that the filter has hidden, if it had always erred as often as it does
     /// now.
     fn hidden_usually(&self) -> f64 {
@@ -199,8 +202,7 @@ impl<const N: usize> FlowRadar<N> {
 
     /// The most that a flow may weigh which isn't among the decoded ones.
     fn at_most(&self, decoded: &Decoded<N>, key: &[u8; N]) -> u64 {
-        let cells = self.places(key).into_iter().filter_map(|i| decoded.left.get(i));
-        cells.min().copied().unwrap_or(0)
+        least_of(&decoded.left, self.places(key))
     }
 
     /// The number of flows that it can decode with near certainty.
@@ -254,6 +256,36 @@ impl<const N: usize> FlowRadar<N> {
             }
         }
     }
+}
+
+/// The share of unseen flows that a filter takes for known.
+fn errs(filter: &[[u64; LINE]]) -> f64 {
+    let full = |line: &[u64; LINE]| {
+        let set: u32 = line.iter().map(|word| word.count_ones()).sum();
+        (f64::from(set) / (64 * LINE) as f64).powi(BITS as i32)
+    };
+    filter.iter().map(full).sum::<f64>() / filter.len().max(1) as f64
+}
+
+/// What is left in the cell of these where least is.
+fn least_of(left: &[u64], places: [usize; TABLES]) -> u64 {
+    places.iter().filter_map(|i| left.get(*i)).min().copied().unwrap_or(0)
+}
+
+/// The entropy of a weight of which only flows of these sizes, `flows` at most in all, are known.
+fn entropy_of_known(sizes: Vec<u64>, weight: u64, flows: f64) -> Bounds<f64> {
+    let all = weight as f64;
+    let (mut rest, mut sum) = (all, 0.0);
+    for size in sizes.iter().map(|s| *s as f64).filter(|s| *s > 0.0) {
+        rest -= size;
+        sum += size * size.log2();
+    }
+    if !(all > 0.0 && rest >= 1.0) {
+        return Bounds::exact(entropy_of(sizes));
+    }
+    let flows = (flows - sizes.len() as f64).clamp(1.0, rest);
+    let entropy = |parts: f64| (all.log2() - (sum + rest * (rest / parts).log2()) / all).max(0.0);
+    Bounds { estimate: entropy(flows), lower: entropy(1.0), upper: entropy(flows) }
 }
 
 impl<const N: usize> State<N> for FlowRadar<N> {
@@ -341,9 +373,7 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
     /// 0 where all is decoded. Else a flow has a cell in each sub-table, and in the one where least is left
     /// at most that.
     fn unlisted(&self) -> Option<u64> {
-        let decoded = self.decoded();
-        let tables = decoded.left.chunks(self.width.max(1));
-        tables.map(|table| table.iter().max().copied().unwrap_or(0)).min()
+        decode::most_in_a_table(&self.decoded().left, self.width)
     }
 
     /// Of flows that at least one of the epochs lists. What the other one may have had of a flow that it
@@ -352,8 +382,8 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         let earlier = same(self, earlier)?;
         let (before, after) = (earlier.decoded(), self.decoded());
         Ok(changes_between(
-            (&before.flows, |key| earlier.at_most(&before, key)),
-            (&after.flows, |key| self.at_most(&after, key)),
+            (&before.flows, &|key| earlier.at_most(&before, key)),
+            (&after.flows, &|key| self.at_most(&after, key)),
             want,
         ))
     }
@@ -362,43 +392,31 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         let decoded = self.decoded();
         let missing = decoded.undecoded.saturating_add(self.hidden_at_most(&decoded).ceil() as u64);
-        Ok(spreads(decoded.flows.into_iter().map(|f| f.key), missing, source_len, want))
+        let mut keys = Vec::with_capacity(decoded.flows.len());
+        for flow in &decoded.flows {
+            keys.push(flow.key);
+        }
+        Ok(spreads(keys, missing, source_len, want))
     }
 
     /// Of the flows that were decoded.
     fn size_distribution(&self) -> Result<Distribution, QueryError> {
-        Ok(distribution_of(self.decoded().flows.iter().map(|f| f.size.estimate)))
+        Ok(distribution_of(self.decoded().sizes(|_| true)))
     }
 
     /// Every new flow adds one to the flows of one cell of each sub-table, decoded or not.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        let decoded = self.decoded();
-        let counted = self.counted() as f64;
-        let most = self.hidden_at_most(&decoded);
-        let estimate = counted + (decoded.hidden as f64).min(most);
-        Ok(Bounds { estimate, lower: counted, upper: counted + most })
+        Ok(self.cardinality_of(&self.decoded()))
     }
 
     /// Exact where all is decoded. Else what wasn't is somewhere between one flow and as many as there are.
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
         let decoded = self.decoded();
-        let sure = |f: &&Flow<N>| f.size.lower == f.size.upper;
-        let known = || decoded.flows.iter().filter(sure).map(|f| f.size.estimate);
+        let known = decoded.sizes(|size| size.lower == size.upper);
         if decoded.is_complete() {
-            return Ok(Bounds::exact(entropy_of(known())));
+            return Ok(Bounds::exact(entropy_of(known)));
         }
-        let all = self.weight as f64;
-        let (mut rest, mut sum) = (all, 0.0);
-        for size in known().map(|s| s as f64).filter(|s| *s > 0.0) {
-            rest -= size;
-            sum += size * size.log2();
-        }
-        if !(all > 0.0 && rest >= 1.0) {
-            return Ok(Bounds::exact(entropy_of(known())));
-        }
-        let flows = (self.cardinality()?.upper - known().count() as f64).clamp(1.0, rest);
-        let entropy = |parts: f64| (all.log2() - (sum + rest * (rest / parts).log2()) / all).max(0.0);
-        Ok(Bounds { estimate: entropy(flows), lower: entropy(1.0), upper: entropy(flows) })
+        Ok(entropy_of_known(known, self.weight, self.cardinality_of(&decoded).upper))
     }
 
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
@@ -406,7 +424,7 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         if !decoded.is_complete() {
             return Err(QueryError::Saturated { sketch: self.kind(), at_least: self.capacity() as f64 });
         }
-        Ok(Bounds::exact(decoded.flows.iter().map(|f| (f.size.estimate as f64).powi(2)).sum()))
+        Ok(Bounds::exact(second_moment_of(&decoded.sizes(|_| true))))
     }
 
     fn confidence(&self, _: Question) -> Confidence {

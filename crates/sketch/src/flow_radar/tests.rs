@@ -60,7 +60,7 @@ fn beyond_its_load_it_says_so_and_what_it_lists_is_right() {
         other.merge(&few).unwrap();
         assert_eq!(crate::save::<4>(&one), crate::save::<4>(&other));
         let entropy = radar.entropy().unwrap();
-        let exact = entropy_of(truth.iter().map(|t| t.1));
+        let exact = entropy_of(truth.iter().map(|t| t.1).collect());
         assert!(entropy.lower <= exact && exact <= entropy.upper + 0.2, "{entropy:?} {exact}");
     }
 }
