@@ -1,19 +1,19 @@
 //! Sorting of what has a key: the same code for keys of all lengths.
 //!
-//! A sort is much code, which would be compiled for each length. So what is sorted are numbers: a rank, the
-//! first bytes of a key, and the place of what they belong to.
+//! A sort is much code, which would be compiled for each length. So what is sorted are numbers, of a rank and
+//! the first bytes of a key, each with the place of what it belongs to.
 
-/// Bytes of a key that are compared as a number.
+/// Bytes of a key that a number holds; half as many behind a rank.
 const HEAD: usize = 16;
 
-/// An item's rank and the first bytes of its key.
-struct Ranked {
-    rank: u64,
-    head: u128,
+/// An item's number, and its place.
+struct Numbered {
+    number: u128,
     place: usize,
 }
 
 /// The first bytes of a key as a number that is ordered as they are, among keys of one length.
+#[inline]
 fn head(key: &[u8]) -> u128 {
     if let Some(first) = key.first_chunk::<HEAD>() {
         return u128::from_be_bytes(*first);
@@ -25,27 +25,20 @@ fn head(key: &[u8]) -> u128 {
     u128::from_be_bytes(first)
 }
 
-/// The order of so many items by rank, the greatest first, and key.
-fn places<'a>(n: usize, item: &dyn Fn(usize) -> (u64, &'a [u8])) -> Vec<usize> {
-    let mut ranked = Vec::with_capacity(n);
+/// The order of so many items by their numbers and by the bytes of their keys that these don't hold.
+fn places<'a>(n: usize, item: &dyn Fn(usize) -> (u128, &'a [u8])) -> Vec<usize> {
+    let mut items = Vec::with_capacity(n);
     for place in 0..n {
-        let (rank, key) = item(place);
-        ranked.push(Ranked { rank, head: head(key), place });
+        items.push(Numbered { number: item(place).0, place });
     }
-    let tail = |place: usize| item(place).1.get(HEAD..);
-    let tails = |a: &Ranked, b: &Ranked| tail(a.place).cmp(&tail(b.place));
-    ranked.sort_unstable_by(|a, b| b.rank.cmp(&a.rank).then(a.head.cmp(&b.head)).then_with(|| tails(a, b)));
-    ranked.into_iter().map(|r| r.place).collect()
+    let tails = |a: &Numbered, b: &Numbered| item(a.place).1.cmp(item(b.place).1);
+    items.sort_unstable_by(|a, b| a.number.cmp(&b.number).then_with(|| tails(a, b)));
+    items.into_iter().map(|item| item.place).collect()
 }
 
-/// Sorts items by their ranks, the greatest first, and those of one rank by their keys.
-pub(crate) fn by_rank<const N: usize, T: Copy>(
-    items: &mut Vec<T>,
-    rank: fn(&T) -> u64,
-    key: fn(&T) -> &[u8; N],
-) {
-    let item = |place: usize| items.get(place).map_or((0, [].as_slice()), |item| (rank(item), key(item)));
-    let places = places(items.len(), &item);
+/// Puts items in the order of their numbers and the bytes that go with them.
+fn sort<T: Copy>(items: &mut Vec<T>, item: &dyn Fn(&T) -> (u128, &[u8])) {
+    let places = places(items.len(), &|place| items.get(place).map_or((0, &[]), item));
     let mut sorted = Vec::with_capacity(items.len());
     for place in places {
         if let Some(item) = items.get(place) {
@@ -55,14 +48,39 @@ pub(crate) fn by_rank<const N: usize, T: Copy>(
     *items = sorted;
 }
 
+/// Sorts items by their ranks, the greatest first, and those of one rank by their keys.
+pub(crate) fn by_rank<const N: usize, T: Copy>(
+    items: &mut Vec<T>,
+    rank: fn(&T) -> u64,
+    key: fn(&T) -> &[u8; N],
+) {
+    sort(items, &|item| {
+        let key = key(item);
+        let number = u128::from(!rank(item)) << 64 | head(key) >> 64;
+        (number, key.get(HEAD / 2..).unwrap_or_default())
+    });
+}
+
 /// Sorts items by their keys.
 pub(crate) fn by_key<const N: usize, T: Copy>(items: &mut Vec<T>, key: fn(&T) -> &[u8; N]) {
-    by_rank(items, |_| 0, key);
+    sort(items, &|item| (head(key(item)), key(item).get(HEAD..).unwrap_or_default()));
 }
 
 /// Sorts keys.
 pub(crate) fn keys<const N: usize>(keys: &mut Vec<[u8; N]>) {
-    by_key(keys, |key| key);
+    if N > HEAD {
+        return by_key(keys, |key| key);
+    }
+    let mut numbers = Vec::with_capacity(keys.len());
+    for key in keys.iter() {
+        numbers.push(head(key));
+    }
+    numbers.sort_unstable();
+    for (key, number) in keys.iter_mut().zip(numbers) {
+        if let Some(first) = number.to_be_bytes().first_chunk() {
+            *key = *first;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +111,7 @@ mod tests {
         fn order_is_that_of_ranks_and_keys(seed in any::<u64>(), n in 0usize..300) {
             check::<1>(seed, n);
             check::<4>(seed, n);
+            check::<9>(seed, n);
             check::<16>(seed, n);
             check::<17>(seed, n);
             check::<37>(seed, n);
