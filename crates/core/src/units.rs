@@ -177,7 +177,8 @@ impl fmt::Display for Duration {
             0 => return write!(f, "0"),
             1..1_000 => (ns, "ns"),
             1_000..1_000_000 => (ns / 1e3, "us"),
-            1_000_000..1_000_000_000 => (ns / 1e6, "ms"),
+            // Half a microsecond less than a second is a second to three digits.
+            1_000_000..999_999_500 => (ns / 1e6, "ms"),
             _ => (ns / 1e9, "s"),
         };
         write!(f, "{}{unit}", rounded(value * 1000.0) / 1000.0)
@@ -264,6 +265,32 @@ mod tests {
     fn printed_times_parse_to_themselves() {
         for ns in [0, 1, 999, 1000, 64_000, 1_700_000, 4_000_000_000] {
             assert_eq!(Duration(ns).to_string().parse(), Ok(Duration(ns)));
+        }
+    }
+
+    #[test]
+    fn a_time_is_shown_in_the_unit_that_it_rounds_to() {
+        for (ns, shown) in [
+            (0, "0"),
+            (1, "1ns"),
+            (999, "999ns"),
+            (1_000, "1us"),
+            (1_001, "1.001us"),
+            (999_999, "999.999us"),
+            (1_000_000, "1ms"),
+            (1_000_499, "1ms"),
+            (1_000_500, "1.001ms"),
+            (999_999_499, "999.999ms"),
+            (999_999_500, "1s"),
+            (999_999_999, "1s"),
+            (1_000_000_000, "1s"),
+            (1_000_499_999, "1s"),
+            (1_000_500_000, "1.001s"),
+            (10_000_000_000_000_000_000, "10000000000s"),
+        ] {
+            assert_eq!(Duration(ns).to_string(), shown, "{ns}");
+            let exact = Duration(ns).exact();
+            assert_eq!(exact.parse(), Ok(Duration(ns)), "{exact}");
         }
     }
 
