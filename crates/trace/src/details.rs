@@ -248,7 +248,7 @@ impl Details {
     }
 
     /// Adds the flows of another trace: one that occurs in both is one flow. No run and no train spans two
-    /// traces.
+    /// traces; packets that are taken afterwards are those of a further one.
     ///
     /// # Errors
     /// [`MergeError::Settings`] where the two don't come from the same settings; nothing is merged then.
@@ -267,12 +267,12 @@ impl Details {
                 for (mine, more) in mine.iter_mut().zip(trains) {
                     mine.batches += more.batches;
                     mine.alone += more.alone;
-                    // The train under way belongs to the trace before.
-                    mine.size = 0;
                 }
             }
         }
-        self.latest = NO_FLOW;
+        // Packets that come from now on are of another trace, which has its own clock.
+        self.trains.iter_mut().for_each(|train| train.size = 0);
+        (self.latest, self.clock) = (NO_FLOW, 0);
         Ok(())
     }
 
@@ -440,6 +440,17 @@ mod tests {
                 have.1.iter_mut().zip(trains).for_each(|(a, b)| *a = (a.0 + b.0, a.1 + b.1));
             }
             prop_assert_eq!(as_twin(&both), want);
+            // Packets that follow a merge belong to neither trace, whichever of them their flow was in.
+            let empty = Details::new(config());
+            for (mut first, second) in [(a.clone(), &b), (a.clone(), &empty), (empty.clone(), &a)] {
+                first.merge(second).unwrap();
+                let mut merged = first.clone();
+                for p in &packets {
+                    first.packet(p.0, LinkType::RawIp, 100 + u32::from(p.1), &bytes(*p));
+                }
+                merged.merge(&of(&packets)).unwrap();
+                prop_assert_eq!(as_twin(&first), as_twin(&merged));
+            }
         }
 
         #[test]
