@@ -21,13 +21,15 @@ pub enum Weight {
 impl Weight {
     const ALL: [Self; 4] = [Self::Packets, Self::Bytes, Self::Gap, Self::Delay];
     /// As they are written in settings.
-    pub const NAMES: [&'static str; 4] = ["packets", "bytes", "gap", "delay"];
+    pub const NAMES: [&'static str; 4] = {
+        let [a, b, c, d] = Self::ALL;
+        [a.name(), b.name(), c.name(), d.name()]
+    };
 
     /// The one of a name; packets for a word that names none.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        let named = Self::NAMES.iter().zip(Self::ALL).find(|(known, _)| **known == name);
-        named.map_or(Self::Packets, |(_, weight)| weight)
+        Self::ALL.into_iter().find(|weight| weight.name() == name).unwrap_or_default()
     }
 
     /// Its name.

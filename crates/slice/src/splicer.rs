@@ -35,9 +35,26 @@ pub enum Spliced {
     },
 }
 
-/// Causes that a packet is dropped for at the splicer, in the order of [`SpliceCounters::refused`].
-pub const REFUSALS: [&str; 9] =
-    ["forged", "stale", "late", "duplicate", "released", "mangled", "oversize", "swapped", "hidden"];
+/// Causes that a packet is dropped for at the splicer, each with its name, in the order of
+/// [`SpliceCounters::refused`].
+const DROPPED: [(Refusal, &str); 9] = [
+    (Refusal::Forged, "forged"),
+    (Refusal::Stale, "stale"),
+    (Refusal::Late, "late"),
+    (Refusal::Duplicate, "duplicate"),
+    (Refusal::Released, "released"),
+    (Refusal::Mangled, "mangled"),
+    (Refusal::Oversize, "oversize"),
+    (Refusal::Swapped, "swapped"),
+    (Refusal::Hidden, "hidden"),
+];
+
+/// Names of the causes that a packet is dropped for at the splicer, in the order of
+/// [`SpliceCounters::refused`].
+pub const REFUSALS: [&str; DROPPED.len()] = {
+    let [(_, a), (_, b), (_, c), (_, d), (_, e), (_, f), (_, g), (_, h), (_, i)] = DROPPED;
+    [a, b, c, d, e, f, g, h, i]
+};
 
 /// Counters of the splicer, in packets; they add up to those that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,22 +79,13 @@ impl SpliceCounters {
     }
 
     pub(super) fn refuse(&mut self, refusal: Refusal) {
-        let at = match refusal {
-            Refusal::Forged => 0,
-            Refusal::Stale => 1,
-            Refusal::Late => 2,
-            Refusal::Duplicate => 3,
-            Refusal::Released => 4,
-            Refusal::Mangled => 5,
-            Refusal::Oversize => 6,
-            Refusal::Swapped => 7,
-            Refusal::Hidden => 8,
-            Refusal::Elsewhere(_) => {
-                self.elsewhere += 1;
-                return;
-            }
-        };
-        if let Some(n) = self.refused.get_mut(at) {
+        if let Refusal::Elsewhere(_) = refusal {
+            // The packet is handed over, not dropped.
+            self.elsewhere += 1;
+            return;
+        }
+        let mut counts = DROPPED.iter().zip(&mut self.refused);
+        if let Some((_, n)) = counts.find(|((cause, _), _)| *cause == refusal) {
             *n += 1;
         }
     }
@@ -373,4 +381,22 @@ fn is_itself(packet: &[u8], headers: &Headers, parked: &Parked) -> bool {
 fn quotes_mark(packet: &[u8], headers: &Headers) -> bool {
     let quote = packet.get(usize::from(headers.l4) + 8..).unwrap_or_default();
     classify(LinkType::RawIp, quote).is_ok_and(|quoted| quoted.tos >> 2 == DSCP_SLICED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_counted_under_its_own_name() {
+        for (at, (cause, name)) in DROPPED.into_iter().enumerate() {
+            assert_eq!((format!("{cause:?}").to_lowercase().as_str(), REFUSALS[at]), (name, name));
+            let mut counters = SpliceCounters::default();
+            counters.refuse(cause);
+            assert_eq!((counters.refused[at], counters.packets()), (1, 1), "{name}");
+        }
+        let mut counters = SpliceCounters::default();
+        counters.refuse(Refusal::Elsewhere(3));
+        assert_eq!((counters.elsewhere, counters.packets()), (1, 1));
+    }
 }
