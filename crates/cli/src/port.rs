@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions, is_interface};
 use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::pipeline::{StageType, port_names};
 use slipstream::rules::names::nearest;
 use slipstream::runtime::Origin;
 
@@ -23,38 +24,52 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-/// Ports by the wall clock, which have their type in front of a colon.
-const LIVE: [&str; 5] = ["af_packet", "af_xdp", "tap", "shm", "dpdk"];
+/// Ports by the wall clock, as they stand in front of a colon, each with its stage type. One that this
+/// program was built without is one, too.
+fn live() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let registry = types::registry();
+    port_names().filter(move |(_, kind)| registry.get(kind).is_none_or(StageType::live))
+}
 
 /// Returns true if a live port has this name.
 fn is_live(name: &str) -> bool {
-    name.split_once(':').is_some_and(|(kind, _)| LIVE.contains(&kind))
+    name.split_once(':').is_some_and(|(port, _)| live().any(|(known, _)| known == port))
 }
 
 /// The live port that was meant by what would be a file of a strange name: its type is nearly that of one, or
 /// an interface follows it.
 fn meant(name: &str) -> Option<String> {
-    let (kind, rest) = name.split_once(':').filter(|(kind, _)| !kind.contains('/') && *kind != "synth")?;
+    let (port, rest) = name.split_once(':').filter(|(port, _)| !port.contains('/') && *port != "synth")?;
     let end = Path::new(rest).extension().and_then(|end| end.to_str()).unwrap_or_default();
     if is_live(name) || ["pcap", "pcapng", "cap", "gz", "zst"].contains(&end) {
         return None;
     }
     let interface = rest.split(':').next().unwrap_or_default();
     // Two letters of three are another word: `pcap` is not nearly `tap`.
-    let near = nearest(kind, LIVE.into_iter()).filter(|near| near.len() > 3 || kind.len() <= 3);
-    let near = near.or_else(|| is_interface(interface).then_some("af_packet"))?;
+    let words = live().flat_map(|(known, kind)| [known, kind]);
+    let near = nearest(port, words).filter(|near| near.len() > 3 || port.len() <= 3);
+    // A type's own name is not near itself.
+    let near = near.unwrap_or(port);
+    let near = live().find(|(known, kind)| [*known, *kind].contains(&near));
+    let near = near.map(|(known, _)| known).or_else(|| is_interface(interface).then_some("af_packet"))?;
     Some(format!("{near}:{rest}"))
 }
 
 /// Refuses a port whose type is misspelt, or that is written as in a graph, and that would be a file, unless
 /// there is a file of that name.
 pub(crate) fn refuse_misspelt(name: &str) -> anyhow::Result<()> {
-    let (kind, settings) = name.split_once('(').unwrap_or_default();
-    if LIVE.contains(&kind) && !Path::new(name).exists() {
-        let first = settings.trim_end_matches(')').split([',', '=']).nth(1).unwrap_or("NAME").trim();
-        bail!("{name}: this is how a graph has it (-e); here it is `{kind}:{first}`");
+    if Path::new(name).exists() {
+        return Ok(());
     }
-    match meant(name).filter(|_| !Path::new(name).exists()) {
+    let (kind, settings) = name.split_once('(').unwrap_or_default();
+    if let Some((port, _)) = live().find(|(_, known)| *known == kind) {
+        let first = settings.trim_end_matches(')').split([',', '=']).nth(1).unwrap_or("NAME").trim();
+        bail!("{name}: this is how a graph has it (-e); here it is `{port}:{first}`");
+    }
+    if settings.ends_with(')') && types::stage_type(kind).is_some() {
+        bail!("{name}: this is how a graph has a stage (-e); write ./{name} for a file of that name");
+    }
+    match meant(name) {
         Some(port) => bail!("{name}: did you mean `{port}`? write ./{name} for a file of that name"),
         None => Ok(()),
     }
@@ -156,6 +171,8 @@ mod tests {
             ("af_xpd:eth1:0", Some("af_xdp:eth1:0")),
             ("shn:/dev/shm/ring", Some("shm:/dev/shm/ring")),
             ("dpkd:net_tap0", Some("dpdk:net_tap0")),
+            ("tap_interface:slip0", Some("tap:slip0")),
+            ("tap_interfce:slip0", Some("tap:slip0")),
             ("eth:lo", Some("af_packet:lo")),
             ("pcap:lo:0", Some("af_packet:lo:0")),
             ("af_packet:eth1", None),
@@ -167,6 +184,32 @@ mod tests {
             ("out.pcap", None),
         ] {
             assert_eq!(meant(name).as_deref(), port, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_port_as_a_graph_has_it_is_no_file() {
+        for (name, advice) in [
+            ("af_packet(interface=eth1)", "here it is `af_packet:eth1`"),
+            ("tap_interface(interface=slip0)", "here it is `tap:slip0`"),
+            // This one is no port: it writes copies to a file.
+            ("tap(path=copy.pcap)", "how a graph has a stage (-e)"),
+            ("synth(traffic=\"flows=1\")", "how a graph has a stage (-e)"),
+        ] {
+            let why = refuse_misspelt(name).unwrap_err().to_string();
+            assert!(why.contains(advice), "{why}");
+        }
+        for name in ["out(1).pcap", "counter(1).pcap", "(1)", "out.pcap", "./tap(1)"] {
+            refuse_misspelt(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_port_with_a_name_of_its_own_is_known() {
+        for (name, kind) in port_names() {
+            assert_eq!(slipstream::pipeline::port_of(&format!("{name}:x")).0, kind);
+            assert_eq!(is_live(&format!("{name}:x")), name != "synth", "{name}");
+            assert!(kind == "dpdk" || types::stage_type(kind).is_some(), "{kind}");
         }
     }
 }

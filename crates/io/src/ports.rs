@@ -371,25 +371,50 @@ impl Transmit for CaptureStage {
     }
 }
 
+/// A port that has its name in front of a colon on the command line.
+struct Named {
+    name: &'static str,
+    /// Its stage type.
+    kind: &'static str,
+    /// Its settings, by what stands behind the colon.
+    settings: fn(&str) -> Vec<(String, String)>,
+}
+
+const NAMED: [Named; 6] = [
+    Named { name: "af_packet", kind: "af_packet", settings: |text| setting("interface", text) },
+    Named { name: "af_xdp", kind: "af_xdp", settings: af_xdp },
+    Named { name: "tap", kind: "tap_interface", settings: |text| setting("interface", text) },
+    Named { name: "shm", kind: "shm", settings: |text| setting("path", text) },
+    Named { name: "dpdk", kind: "dpdk", settings: dpdk },
+    Named { name: "synth", kind: "synth", settings: |text| setting("traffic", text) },
+];
+
+/// Ports that have their names in front of a colon on the command line, each with its stage type.
+pub fn port_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    NAMED.iter().map(|port| (port.name, port.kind))
+}
+
 /// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`, `af_xdp:IF[:QUEUES]`,
 /// `tap:IF`, `shm:FILE`, `dpdk:DEV[;SETTING=VALUE…]`): its stage type and settings.
 #[must_use]
 pub fn port_of(text: &str) -> (&'static str, Vec<(String, String)>) {
-    let setting = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
-    match text.split_once(':') {
-        Some(("synth", traffic)) => ("synth", setting("traffic", traffic)),
-        Some(("shm", path)) => ("shm", setting("path", path)),
-        Some(("dpdk", device)) => ("dpdk", dpdk(device)),
-        Some(("af_packet", interface)) => ("af_packet", setting("interface", interface)),
-        Some(("tap", interface)) => ("tap_interface", setting("interface", interface)),
-        Some(("af_xdp", interface)) => {
-            let (interface, queues) = interface.split_once(':').unwrap_or((interface, "all"));
-            let queues = ("queues".to_owned(), queues.to_owned());
-            ("af_xdp", [setting("interface", interface), vec![queues]].concat())
-        }
-        _ if text == "null" => ("null", Vec::new()),
-        _ => ("pcap", setting("path", text)),
+    let named = text.split_once(':');
+    let named = named.and_then(|(name, rest)| Some((NAMED.iter().find(|port| port.name == name)?, rest)));
+    match named {
+        Some((port, rest)) => (port.kind, (port.settings)(rest)),
+        None if text == "null" => ("null", Vec::new()),
+        None => ("pcap", setting("path", text)),
     }
+}
+
+fn setting(key: &str, value: &str) -> Vec<(String, String)> {
+    vec![(key.to_owned(), value.to_owned())]
+}
+
+/// An interface, and behind a colon its queues.
+fn af_xdp(text: &str) -> Vec<(String, String)> {
+    let (interface, queues) = text.split_once(':').unwrap_or((text, "all"));
+    [setting("interface", interface), setting("queues", queues)].concat()
 }
 
 /// A device, and behind semicolons other settings: commas and `=` are part of a device's arguments.

@@ -46,7 +46,7 @@ mod syntax;
 mod tests;
 mod topology;
 
-pub use crate::stages::{built_in, port_of, stage_type, stage_types};
+pub use crate::stages::{built_in, port_names, port_of, stage_type, stage_types};
 pub use changes::Change;
 pub use config::{Plan, PlannedStage, Wire};
 pub use contexts::PIPELINE_SETTINGS;

@@ -9,7 +9,7 @@ mod switch;
 mod vlan;
 
 pub(crate) use reframe::with_heavy_flows;
-pub use slipstream_io::ports::port_of;
+pub use slipstream_io::ports::{port_names, port_of};
 
 use slipstream_core::registry::{Registry, StageType};
 use slipstream_functions::{firewall, l2fwd, nat, router, stages};
