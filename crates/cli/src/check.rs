@@ -46,10 +46,25 @@ fn is_reason(key: &str) -> bool {
     DropReason::GENERAL.into_iter().chain(own).any(|r| r.name() == key)
 }
 
-/// The keys of an object, as advice.
+/// The keys of an object, or the numbers of a list's entries, as advice.
 fn keys(at: &Value) -> String {
     let all: Vec<&str> = at.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
-    if all.is_empty() { String::new() } else { format!("; there are: {}", all.join(", ")) }
+    match at.as_array().map(Vec::len) {
+        Some(0) => "; the list is empty".to_owned(),
+        Some(1) => "; the list has the entry 0 alone".to_owned(),
+        Some(entries) => format!("; the list has the entries 0 to {}", entries - 1),
+        None if all.is_empty() => String::new(),
+        None => format!("; there are: {}", all.join(", ")),
+    }
+}
+
+/// A value that can't be compared with a number, in words; one with many parts is not shown.
+fn kind(at: &Value) -> String {
+    match at {
+        Value::Object(_) => format!("it has parts; name one of them{}", keys(at)),
+        Value::Array(_) => format!("it has entries; name one of them{}", keys(at)),
+        other => other.to_string(),
+    }
 }
 
 impl Check {
@@ -100,7 +115,9 @@ impl Check {
         if at.is_null() {
             return Ok(false);
         }
-        let Some(value) = at.as_f64() else { bail!("--fail-if {:?}: this is not a number: {at}", self.text) };
+        let Some(value) = at.as_f64() else {
+            bail!("--fail-if {:?}: this is not a number: {}", self.text, kind(at))
+        };
         Ok(match self.comparison {
             Comparison::Less => value < self.number,
             Comparison::LessOrEqual => value <= self.number,
@@ -117,14 +134,22 @@ pub(crate) fn parse_all(texts: &[String]) -> anyhow::Result<Vec<Check>> {
     texts.iter().map(|t| Check::parse(t)).collect()
 }
 
-/// The first check that holds, in words.
+/// All checks that hold, in words.
+///
+/// # Errors
+/// One of them can't be made, whatever the others say.
 pub(crate) fn failed(checks: &[Check], result: &Value) -> anyhow::Result<Option<String>> {
+    let mut held = Vec::new();
     for check in checks {
         if check.holds(result)? {
-            return Ok(Some(format!("the check --fail-if {:?} holds", check.text)));
+            held.push(format!("--fail-if {:?}", check.text));
         }
     }
-    Ok(None)
+    Ok(match held.as_slice() {
+        [] => None,
+        [one] => Some(format!("the check {one} holds")),
+        several => Some(format!("the checks {} hold", several.join(", "))),
+    })
 }
 
 #[cfg(test)]
@@ -153,8 +178,30 @@ mod tests {
         assert!(Check::parse("dropped.tabel_full>0").unwrap().holds(&json!({"dropped": {}})).is_err());
         let wrong = Check::parse("ip.slf=<2").unwrap_err().to_string();
         assert!(wrong.contains("\"=<\" is no comparison") && wrong.contains("<="), "{wrong}");
+        let list = format!("{:#}", holds("a.b.2<2").unwrap_err());
+        assert!(list.ends_with("no \"2\" there; the list has the entries 0 to 1"), "{list}");
+        for (text, advice) in
+            [("a<2", "it has parts; name one of them; there are: b"), ("a.b<2", "entries 0 to 1")]
+        {
+            let whole = format!("{:#}", holds(text).unwrap_err());
+            assert!(whole.contains("not a number") && whole.ends_with(advice), "{whole}");
+        }
         for text in ["", "a", "<3", "a<", "a<b", "a..b<3", "a<nan", "a!=NaN", "a>inf", "a>-1e999"] {
             assert!(Check::parse(text).is_err(), "{text}");
         }
+    }
+    #[test]
+    fn every_check_is_made() {
+        let result = json!({"a": 1, "b": 2});
+        let failed = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            failed(&parse_all(&texts).unwrap(), &result)
+        };
+        assert_eq!(failed(&["a<1", "b<1"]).unwrap(), None);
+        assert_eq!(failed(&["a<1", "b>1"]).unwrap().unwrap(), "the check --fail-if \"b>1\" holds");
+        let both = failed(&["a>0", "b>1"]).unwrap().unwrap();
+        assert_eq!(both, "the checks --fail-if \"a>0\", --fail-if \"b>1\" hold");
+        // One that can't be made is an error behind one that holds, too.
+        assert!(failed(&["a>0", "c>1"]).is_err());
     }
 }

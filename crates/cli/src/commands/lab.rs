@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use slipstream_lab::{Bench, Collection, Error, Lab, Results};
 
-use super::Outcome;
+use super::{Outcome, checked};
 use crate::check::{self, Check};
 use crate::cli;
 use crate::replace::Replacement;
@@ -34,10 +34,7 @@ fn one(lab: &'static Lab, args: &cli::Lab, checks: &[Check]) -> anyhow::Result<O
         cli::Format::Table => ui::print(results.table().render(ui::columns()))?,
     }
     written?;
-    Ok(match check::failed(checks, &result)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    checked(checks, &result)
 }
 
 /// Runs the labs of these names, or all, whose report is a folder. One that fails keeps no other from being
@@ -76,10 +73,7 @@ fn several(names: &[String], args: &cli::Lab, checks: &[Check]) -> anyhow::Resul
     if !failed.is_empty() {
         return Ok(Outcome::CheckFailed(format!("labs that failed: {}", failed.join(", "))));
     }
-    Ok(match check::failed(checks, &result)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    checked(checks, &result)
 }
 
 fn named(names: &[String]) -> anyhow::Result<Vec<&'static Lab>> {

@@ -129,6 +129,14 @@ fn finish_beside(
         ui::print(table().render(ui::columns()))?;
     }
     written?;
+    checked(checks, result)
+}
+
+/// The outcome of a verb that has shown its result, by the checks that the user asked for.
+///
+/// # Errors
+/// A check can't be made.
+fn checked(checks: &[Check], result: &Value) -> anyhow::Result<Outcome> {
     Ok(match check::failed(checks, result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,

@@ -16,7 +16,7 @@ use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig, ReframeSt
 use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
 use slipstream_report::{Table, count, number, time};
 
-use super::{Outcome, ratio, reframe_live, report_backwards, report_damage};
+use super::{Outcome, checked, ratio, reframe_live, report_backwards, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live::run_error;
@@ -44,8 +44,9 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             bail!("--pace is for captures: a live port follows the wall clock");
         }
         let live = reframe_live::run(args)?;
-        let outcome = print(args, &config, &checks, &live.report, None, Some(&live))?;
-        return live.error.map_or(Ok(outcome), Err);
+        let outcome = print(args, &config, &checks, &live.report, None, Some(&live));
+        // The error that ended the run is told rather than a check that can't be made.
+        return live.error.map_or(outcome, Err);
     }
     crate::live::options(&args.live, false)?;
     let mut at = None;
@@ -148,11 +149,10 @@ fn print(
     } else {
         ui::print(text)?
     }
-    Ok(match check::failed(checks, &result)? {
-        _ if report.interrupted => Outcome::Interrupted,
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    if report.interrupted {
+        return Ok(Outcome::Interrupted);
+    }
+    checked(checks, &result)
 }
 
 /// The place that packets leave for.

@@ -12,7 +12,7 @@ use slipstream::stage::Drops;
 use slipstream_report::{Table, count, time};
 use tracing::warn;
 
-use super::{Outcome, pipeline, ratio, report_backwards, report_damage};
+use super::{Outcome, checked, pipeline, ratio, report_backwards, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live::{self, is_detour, is_port, packets_in};
@@ -129,11 +129,10 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     // The report is there nevertheless.
     poll_log?;
-    Ok(match check::failed(&checks, &result)? {
-        _ if report.interrupted => Outcome::Interrupted,
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    if report.interrupted {
+        return Ok(Outcome::Interrupted);
+    }
+    checked(&checks, &result)
 }
 
 /// Refuses options that don't go with the pipeline or with each other, and files that are in use.

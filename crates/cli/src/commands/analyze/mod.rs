@@ -21,7 +21,7 @@ use slipstream_lab::frontier::Frontier;
 use slipstream_report::{Table, plural};
 use slipstream_trace::{Config, Details, FlowFile, GroupBy, Groups, PacketFile, Partial, Report};
 
-use super::{Outcome, frontier};
+use super::{Outcome, checked, frontier};
 use crate::check::{self, Check};
 use crate::cli;
 use crate::replace::{Replacement, refuse_shared};
@@ -266,10 +266,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         );
     }
     let value = if checks.is_empty() { Value::Null } else { serde_json::to_value(&result)? };
-    Ok(match check::failed(&checks, &value)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    checked(&checks, &value)
 }
 
 /// The settings that traces are analysed by, and the number of them that are analysed at once.

@@ -11,7 +11,7 @@ use slipstream_sketch::{Bounds, Confidence};
 use super::state::{self, check_state};
 use crate::check;
 use crate::cli::measure::MeasureFormat;
-use crate::commands::Outcome;
+use crate::commands::{Outcome, checked};
 use crate::ui;
 
 /// The names of the two states.
@@ -41,10 +41,7 @@ pub(super) fn sets(paths: [&Path; 2], format: MeasureFormat, checks: &[String]) 
         MeasureFormat::Csv => compared.to_csv(),
         MeasureFormat::Table => compared.to_table().render(ui::columns()),
     })?;
-    Ok(match check::failed(&checks, &result)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    checked(&checks, &result)
 }
 
 impl<'a> Comparison<'a> {

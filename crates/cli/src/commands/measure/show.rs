@@ -12,9 +12,9 @@ use slipstream_sketch::{Confidence, ValueRange};
 
 use super::Report;
 use super::windows::FailedWindow;
-use crate::check::{self, Check};
+use crate::check::Check;
 use crate::cli::measure::MeasureFormat;
-use crate::commands::Outcome;
+use crate::commands::{Outcome, checked};
 use crate::ui;
 use crate::units::Duration;
 
@@ -39,10 +39,7 @@ pub(super) fn finish(reports: &[Report], format: MeasureFormat, checks: &[Check]
         [one] => serde_json::to_value(Json(one))?,
         several => serde_json::to_value(Tasks { schema: 1, tasks: several.iter().map(Json).collect() })?,
     };
-    Ok(match check::failed(checks, &result)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
+    checked(checks, &result)
 }
 
 /// Of several tasks.
