@@ -13,6 +13,7 @@ use crate::cli;
 use crate::live;
 use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
+use crate::replace::refuse_shared;
 use crate::types;
 use crate::ui::{Kept, LiveSignals};
 use crate::watch::LOST;
@@ -47,6 +48,8 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     if !args.selection.is_everything() {
         bail!("--rules, --count and --time are for captures; --bypass lets packets pass a live reframer by");
     }
+    let control = args.live.control.as_deref();
+    refuse_shared([("OUT", Some(args.output.as_path())), ("--control", control)], [])?;
     let (input, output) = (input.to_string_lossy(), args.output.to_string_lossy());
     for name in [&input, &output] {
         refuse_unbuilt(name)?;
@@ -84,7 +87,6 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let (run, sharded) = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?;
     operation.shards = sharded.map(Mutex::new);
     let operation = Shared::new(operation);
-    let control = args.live.control.as_deref();
     let socket = control.map(|path| control::serve(path, operation.clone())).transpose()?.map(Kept::new);
     let (run, live::Ended { report: all, error }) =
         live::run(run.live(options), &plan, &operation, &signals)?;

@@ -183,14 +183,15 @@ fn damage(run: &Driver, strict: bool) -> anyhow::Result<Vec<Value>> {
     Ok(damage)
 }
 
-/// Files that are written beside what stages write.
-fn outputs(args: &cli::Run) -> [(&'static str, Option<&Path>); 3] {
+/// Files that are made beside what stages write.
+fn outputs(args: &cli::Run) -> [(&'static str, Option<&Path>); 4] {
     let sessions = match &args.session_log {
         Some(Target::Json(path)) => Some(path.as_path()),
         _ => None,
     };
     let [state, polls] = [&args.state, &args.poll_log].map(|path| path.as_deref());
-    [("--state", state), ("--session-log", sessions), ("--poll-log", polls)]
+    let control = args.live.control.as_deref();
+    [("--state", state), ("--session-log", sessions), ("--poll-log", polls), ("--control", control)]
 }
 
 /// Files that a stage reads or writes.
@@ -381,4 +382,34 @@ fn context_rows(t: &mut Table, contexts: &ContextCounts) {
     t.row(["flows that began", &count(contexts.begun)]);
     t.row(["made room for others", &count(contexts.evicted)]);
     t.row(["trains without", &count(contexts.without)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// A socket that takes the place of a file is replaced by it later, and the other way round.
+    #[test]
+    fn a_control_socket_has_a_name_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let (one, two) = (at("one"), at("two"));
+        let refused = |options: &[&str]| {
+            let words = ["slipstream", "run", "-e", "paced(rate=1kpps) -> nat(pool=[192.0.2.1])"];
+            let cli = cli::Cli::try_parse_from(words.iter().chain(options)).unwrap();
+            let cli::Verb::Run(args) = cli.verb else { panic!("this is another verb") };
+            let plan = pipeline::plan(&args.pipeline).unwrap();
+            refuse_options(&args, &plan).err().map(|why| why.to_string())
+        };
+        let told = refused(&["-o", "null", "--state", &one, "--control", &one]).unwrap();
+        assert!(
+            told.contains("--state ") && told.contains("--control ") && told.contains("replace"),
+            "{told}"
+        );
+        let told = refused(&["-o", &one, "--control", &one]).unwrap();
+        assert!(told.starts_with("--control ") && told.contains("would replace"), "{told}");
+        assert_eq!(refused(&["-o", "null", "--state", &one, "--control", &two]), None);
+    }
 }
