@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import termios
 import threading
 import time
 
@@ -516,4 +517,37 @@ def addressed(case, binary, scratch):
         case.equal((status, err.count("the system has addresses")), (0, 1), f"exit status and warnings ({err})")
 
 
-OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet, addressed)
+def screen(case, binary, _):
+    """A signal ends the screen of `top`, and its terminal is as it was before."""
+    words = ("run", "-e", "paced(rate=1kpps) -> null", "--metrics", "127.0.0.1:0", "--duration", "60s")
+    run = subprocess.Popen([binary, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    address = next(line for line in run.stderr if line.startswith("metrics: ")).split("/")[2]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        ours, theirs = os.openpty()
+        line_mode = termios.ICANON | termios.ECHO | termios.ISIG
+        before = termios.tcgetattr(theirs)[3] & line_mode
+        top = subprocess.Popen([binary, "top", address], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True, env={**os.environ, "TERM": "xterm"})
+        shown = b""
+
+        def shows(what):
+            nonlocal shown
+            while what not in shown and select.select([ours], [], [], 10)[0]:
+                shown += os.read(ours, 65536)
+            return what in shown
+
+        case.check(shows(b"\x1b[?1049h"), f"{number.name}: the screen isn't there: {shown}")
+        top.send_signal(number)
+        case.check(shows(b"\x1b[?1049l"), f"{number.name}: the screen stays: {shown[-200:]}")
+        case.equal(top.wait(10), 130, f"{number.name}: exit status")
+        case.equal(top.stderr.read(), "slipstream: interrupted\n", f"{number.name}: on stderr")
+        case.equal(termios.tcgetattr(theirs)[3] & line_mode, before, f"{number.name}: the terminal's settings")
+        top.stderr.close()
+        os.close(ours)
+        os.close(theirs)
+    run.terminate()
+    run.stderr.read()
+    case.equal(run.wait(10), 0, "exit status of the pipeline")
+
+
+OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet, addressed, screen)

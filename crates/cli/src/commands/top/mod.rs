@@ -4,7 +4,8 @@ mod rates;
 mod screen;
 
 use std::io::{IsTerminal, stdout};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ratatui::DefaultTerminal;
@@ -17,11 +18,12 @@ use self::screen::Screen;
 use super::{Outcome, finish};
 use crate::check;
 use crate::cli::top::Top;
+use crate::ui::{self, Kept};
 use crate::units;
 
 /// Longest wait for a pipeline to start, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two attempts to reach a pipeline that hasn't started.
+/// Time between two attempts to reach a pipeline that hasn't started, and between two looks for a signal.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Rows of a page.
 const PAGE: usize = 10;
@@ -44,10 +46,19 @@ pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
         let rates = Rates::between(&first, &second)?;
         return finish(&args.reporting, &checks, &rates.as_json(), || rates.as_table());
     }
+    let interrupted = ui::interrupts()?;
     let mut terminal = ratatui::try_init().context("the screen can't be taken")?;
-    let ended = watch(&mut terminal, &client, interval, first);
-    ratatui::restore();
-    ended.map(|()| Outcome::Done)
+    let _taken = Kept::new(Taken);
+    watch(&mut terminal, &client, interval, first, &interrupted).map(|()| Outcome::Done)
+}
+
+/// The terminal, which is given back as it was when this goes.
+struct Taken;
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
 }
 
 /// Refuses an address at which no pipeline could ever be.
@@ -103,6 +114,7 @@ fn watch(
     client: &Client<'_>,
     interval: Duration,
     first: Value,
+    interrupted: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut before = first;
     let mut rates = None;
@@ -121,7 +133,7 @@ fn watch(
             skipped,
         };
         terminal.draw(|frame| screen.draw(frame))?;
-        if event::poll(due.saturating_duration_since(clock::now()))? {
+        if has_event(due, interrupted)? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press && ends(key.code, key.modifiers) => {
                     return Ok(());
@@ -148,6 +160,23 @@ fn watch(
                 before = after;
             }
             Err(_) => trouble = Some("the pipeline has ended, or doesn't answer; q: end".to_owned()),
+        }
+    }
+}
+
+/// Waits until something happens on the terminal; false if nothing does until `due`.
+///
+/// # Errors
+/// A signal asks the program to end, or the terminal is gone.
+fn has_event(due: Instant, interrupted: &AtomicBool) -> anyhow::Result<bool> {
+    loop {
+        ui::unless(interrupted)?;
+        let left = due.saturating_duration_since(clock::now());
+        if event::poll(left.min(AGAIN))? {
+            return Ok(true);
+        }
+        if left <= AGAIN {
+            return Ok(false);
         }
     }
 }
