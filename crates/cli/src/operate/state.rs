@@ -19,7 +19,7 @@ use slipstream::new_file::{NewFile, target};
 use slipstream::operate::{
     EntryEnds, Fields, SavedTable, SessionEvent, StateFile, StateTable, StateWriter, put_address,
 };
-use slipstream::pipeline::{Plan, ShardPlan};
+use slipstream::pipeline::{EventKind, Plan, ShardPlan};
 use slipstream::runtime::Driver;
 use slipstream::text_file;
 use slipstream::time::Nanos;
@@ -187,7 +187,7 @@ impl Keeper {
             let Some((place, kind)) = place(plan, table) else {
                 warn!(target: LIVE, stage = table.stage, table = table.name, entries = count, "no stage has this table as it was saved; it is left out");
                 restored.left_out += count;
-                if let (Some(log), Some(kind)) = (log, of_a_nat(table)) {
+                if let (Some(log), Some(kind)) = (log, of_sessions(table)) {
                     let records = table.records.chunks_exact(table.record);
                     let ends: Vec<_> =
                         records.filter_map(|r| end_of(&kind, r, state.saved_ns, now)).collect();
@@ -287,9 +287,15 @@ fn lock(file: &File) -> anyhow::Result<()> {
     }
 }
 
-/// A NAT's table like one that was saved, where none of the plan's stages has it.
-fn of_a_nat(saved: &SavedTable<'_>) -> Option<StateTable> {
-    types::stage_type("nat")?.properties.tables.iter().copied().find(|kind| is_like(kind, saved))
+/// A table like one that was saved, of a type of stages that have sessions, where none of the plan's stages
+/// has it.
+fn of_sessions(saved: &SavedTable<'_>) -> Option<StateTable> {
+    let registry = types::registry();
+    let mut types = registry.types().iter().map(|kind| kind.properties);
+    types.find_map(|of| {
+        let tables = (of.events == Some(EventKind::Sessions)).then_some(of.tables)?;
+        tables.iter().copied().find(|kind| is_like(kind, saved))
+    })
 }
 
 /// The inside hosts of sessions and mappings that NATs had.
