@@ -73,7 +73,7 @@ static QUEUE: OnceLock<Arc<queue::Queue>> = OnceLock::new();
 /// Longest wait for a reader of the log when a live run has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is written to stderr is to be JSON.
+/// Lines on stderr are to be JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 /// True where lines on stderr are to be JSON: those that are no report go by [`TOLD`] then.

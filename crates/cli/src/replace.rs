@@ -35,7 +35,7 @@ pub(crate) fn refuse_shared<'a>(
     Ok(())
 }
 
-/// Why an output can't be `path`, which would replace what is `used`.
+/// The error of an output that can't be `path`, which would replace what is `used`.
 pub(crate) fn would_replace(option: &str, path: &Path, used: &Path) -> anyhow::Error {
     let (path, used) = (path.display(), used.display());
     anyhow!("{option} {path} would replace {used}, which is in use; name another file")

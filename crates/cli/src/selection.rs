@@ -1,4 +1,5 @@
-//! Which packets of a trace count: `--rules`, `--count`, `--time`, the same for every verb that reads traces.
+//! The selection of packets of a trace that count: `--rules`, `--count`, `--time`, the same for every verb
+//! that reads traces.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use slipstream_wire::{Encapsulation, LinkType, classify_with};
 use crate::cli::Tunnel;
 use crate::units::{Count, Duration};
 
-/// Which packets count; without any of it, all.
+/// The packets that count; without any of it, all do.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Selection {
     /// Only packets that match a rule, in the words of tcpdump's filters: 'tcp dst port 443'; @FILE reads it
@@ -152,7 +153,7 @@ pub(crate) fn encapsulation(tunnel: Tunnel) -> Encapsulation {
     }
 }
 
-/// When the first packet of a file came: for threads that each read a part of it.
+/// The time of the first packet of a file, for threads that each read a part of it.
 pub(crate) fn first_time(path: &Path) -> anyhow::Result<u64> {
     Ok(CaptureReader::open(path)?.next_record()?.map_or(0, |record| record.time.0))
 }
@@ -208,7 +209,7 @@ impl Filter<'_> {
 pub(crate) struct Selector {
     selection: Selection,
     encapsulation: Encapsulation,
-    /// When the first packet came, from which times count.
+    /// The time of the first packet, from which times count.
     first_ns: Option<u64>,
     left: u64,
     left_out: u64,

@@ -22,7 +22,7 @@ use serde_json::Value;
 use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::{Monitor, Operator, RunReport};
 
-/// Why nothing is done for a pipeline of which not all shards run.
+/// The reason for which nothing is done for a pipeline of which not all shards run.
 const NOT_ALL: &str = "the pipeline has ended, or has not begun on all shards";
 
 /// Reads the configuration anew.

@@ -18,7 +18,7 @@ use crate::log::LIVE;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two looks whether a reload is over.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Why a reload is refused where it doesn't.
+/// The reason for which a reload is refused where it doesn't.
 const NOT_TAKEN: &str = "the data path did not take the new settings";
 
 /// A reload that was done.

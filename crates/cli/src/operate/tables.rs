@@ -20,7 +20,7 @@ const SLICES: u32 = 512;
 const PATIENCE: Duration = Duration::from_secs(6);
 /// Time after which a page ends with what was read of it by then.
 const PAGE: Duration = Duration::from_secs(3);
-/// Why an answer is missing, where the data path doesn't give one in time.
+/// The reason for which an answer is missing, where the data path doesn't give one in time.
 const NO_ANSWER: &str = "the data path does not answer";
 /// Entries that are taken out between two batches.
 const AT_ONCE: usize = 64;
@@ -254,7 +254,7 @@ impl Operation {
             bail!("there is no stage `{stage}`");
         }
         let shards = self.running_shards()?;
-        // What a reload is about to change is not made of what was before.
+        // A stage that a reload is about to change is not asked to act on what was before.
         let _alone = self.alone(patience.left()).context("a reload is under way; nothing was done")?;
         let _attention = self.operator.attention();
         let mut prepared = Vec::new();

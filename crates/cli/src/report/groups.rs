@@ -9,7 +9,7 @@ use crate::units::Duration;
 /// The table of a trace's groups.
 #[derive(Serialize)]
 pub(crate) struct GroupTable {
-    /// What they are grouped by, and how many of them are listed where that is not all.
+    /// It says by which key they are grouped, and how many of them are listed where that is not all.
     pub(crate) title: String,
     /// The names of the columns.
     pub(crate) head: Vec<String>,

@@ -61,7 +61,7 @@ pub struct SavedTable<'a> {
 /// A state that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFile<'a> {
-    /// When it was saved, in ns since 1970.
+    /// The time at which it was saved, in ns since 1970.
     pub saved_ns: u64,
     /// Its tables.
     pub tables: Vec<SavedTable<'a>>,

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what would help.
+//! The errors of a configuration, with their places and advice.
 
 use std::fmt;
 use std::ops::Range;

@@ -276,7 +276,7 @@ fn taken(end: End, stage: &PlannedStage) -> Finding {
     Finding::new(&stage.span, message).hint(hint)
 }
 
-/// What to do where one stage stands for two, and an example of it.
+/// The advice for where one stage stands for two, and an example of it.
 fn named_twice(example: &str) -> String {
     format!("a stage that is named twice is one stage; two of a type have names: `{example}`")
 }

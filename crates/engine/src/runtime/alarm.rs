@@ -20,7 +20,7 @@ const KEEP: u64 = 25_000_000;
 pub(super) struct Alarm {
     /// None where the system gives none: then each sleep has a time-out of its own.
     timer: Option<OwnedFd>,
-    /// When it goes off, if it is set.
+    /// The time at which it goes off, if it is set.
     at: Option<Nanos>,
 }
 

@@ -106,7 +106,7 @@ impl Clock for CaptureTime {
 /// Real time against the capture's.
 #[derive(Default)]
 struct SlowedDown {
-    /// When the first packet came, and its own time.
+    /// The time at which the first packet came, and its own time.
     start: Option<(Instant, Nanos)>,
     /// Nobody wants to wait any longer.
     gone: bool,

@@ -155,7 +155,7 @@ impl Excess {
         due.clear();
     }
 
-    /// When packets left for the last time.
+    /// The time at which packets left for the last time.
     pub(super) fn last_left(&self) -> Nanos {
         self.last_left
     }
@@ -233,7 +233,7 @@ fn no_core(core: u32) -> String {
 pub(super) struct WallTime {
     clock: LiveClock,
     options: LiveOptions,
-    /// When it was last asked whether to go on.
+    /// The time at which it was last asked whether to go on.
     asked: Nanos,
     now: Nanos,
     limit: Nanos,

@@ -24,7 +24,7 @@ use slipstream_reframe::{Reframe, ReframeConfig};
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     time: Nanos,
-    /// When it arrived before anybody held it.
+    /// The time of its arrival before anybody held it.
     arrived: Nanos,
     at: usize,
     len: u32,
@@ -104,7 +104,7 @@ impl Traffic {
         all as f64 / self.packets.len().max(1) as f64
     }
 
-    /// When packets come, and when they came before a reframer held them.
+    /// The times at which packets come, and those at which they came before a reframer held them.
     pub fn times(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
         self.packets.iter().map(|p| (p.time, p.arrived))
     }

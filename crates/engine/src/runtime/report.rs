@@ -1,4 +1,4 @@
-//! What a run gives: its report, or why it ended early.
+//! The results of a run: its report, or the error that ended it early.
 
 use std::{fmt, io};
 

@@ -63,7 +63,7 @@ pub(super) struct ServiceTime {
     outliers: OutlierFilter,
     probe: Probe,
     now: Nanos,
-    /// When the poll under way began, by the wall clock.
+    /// The time at which the poll under way began, by the wall clock.
     begun: Nanos,
     asked: Nanos,
     probed: Nanos,

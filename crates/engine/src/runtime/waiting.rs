@@ -132,7 +132,7 @@ impl Trials {
 /// cost of a sleep.
 #[derive(Clone, Debug)]
 struct Awake {
-    /// When there was nothing to do for the first time since packets came.
+    /// The time at which there was nothing to do for the first time since packets came.
     since: Option<Nanos>,
     /// CPU time that it takes until the next packet, in sixteenths of a ns.
     taken: [u64; PARTS as usize + 1],
@@ -185,7 +185,7 @@ pub(super) struct Waiting {
     sleeps: u32,
     /// The mean time between packets that came one by one, in ns.
     gap: u64,
-    /// When the last packets came.
+    /// The time at which the last packets came.
     last: Nanos,
     awake: Awake,
     /// It slept for a set time, and nothing has come since.

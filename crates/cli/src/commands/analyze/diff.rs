@@ -30,7 +30,7 @@ struct GroupRow {
     b: Option<Group>,
 }
 
-/// What two traces differ in.
+/// The figures in which two traces differ.
 #[derive(Serialize)]
 pub(super) struct Difference {
     a: String,

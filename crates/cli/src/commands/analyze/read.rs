@@ -281,7 +281,7 @@ fn analyze_sections(
     Ok(Some(Analyzed::of(file, damaged, left_out, partial, None, None, args)))
 }
 
-/// What a part of a trace is made into.
+/// The results that a part of a trace is made into.
 #[derive(Default)]
 struct Made {
     digest: Option<Digest>,

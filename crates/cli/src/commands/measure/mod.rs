@@ -204,7 +204,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     show::finish(&reports.collect::<anyhow::Result<Vec<_>>>()?, args.answers.format, &checks)
 }
 
-/// What a task's sketches told.
+/// The answers of a task's sketches.
 fn report(
     args: &cli::Measure,
     (task, kind, keying): (Task, Kind, Keying),

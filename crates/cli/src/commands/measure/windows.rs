@@ -31,7 +31,7 @@ pub(super) struct Windows {
 #[derive(Debug)]
 pub(super) struct FailedWindow {
     pub(super) span: Span,
-    /// Why its panes can't be added up.
+    /// The reason for which its panes can't be added up.
     pub(super) error: String,
 }
 

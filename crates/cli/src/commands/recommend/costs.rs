@@ -14,7 +14,7 @@ use crate::ui::unreadable;
 
 /// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
-/// Which function of a lab's result counts by default.
+/// The function of a lab's result that counts by default.
 const FUNCTION: &str = "chain";
 /// The largest file, in bytes: a lab's result has some ten thousand.
 const MAX_BYTES: u64 = 1 << 24;

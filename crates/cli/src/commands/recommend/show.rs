@@ -58,7 +58,7 @@ fn price(args: &Recommend, a: &Answer) -> Option<String> {
     Some(text)
 }
 
-/// Why this hold, in a sentence or two.
+/// The reasons for this hold, in a sentence or two.
 fn reason(args: &Recommend, a: &Answer) -> String {
     let (best, none) = (&a.best, a.none());
     let kept = |o: &&Outlook| args.p99.is_none_or(|most| o.p99_latency_ns <= most.0);

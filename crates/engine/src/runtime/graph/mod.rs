@@ -478,7 +478,7 @@ impl Pipeline {
         self.nodes.iter_mut().filter_map(|n| n.ledger.excess.as_mut()).for_each(|e| e.set_clock(clock));
     }
 
-    /// When the last packets left by a port; 0 before there were any.
+    /// The time at which the last packets left by a port; 0 before there were any.
     pub(super) fn last_left(&self) -> Nanos {
         let left = self.nodes.iter().filter_map(|n| Some(n.ledger.excess.as_ref()?.last_left()));
         left.max().unwrap_or_default()
@@ -519,7 +519,8 @@ impl Pipeline {
         self.heads.iter().try_for_each(Head::check_links)
     }
 
-    /// When the next stage wants to be called although no packet comes; never where that is of no use.
+    /// The time at which the next stage wants to be called although no packet comes; never where that is of
+    /// no use.
     pub(super) fn next_deadline(&self) -> Nanos {
         if self.stuck.is_some() {
             return Nanos::MAX;

@@ -186,7 +186,7 @@ struct Cell {
     spare: Mutex<Spare>,
     /// Time spent in it since the sections were last dealt out, in ns.
     busy_ns: AtomicU64,
-    /// When its next stage wants to be called, in ns.
+    /// The time at which its next stage wants to be called, in ns.
     due: AtomicU64,
     /// Its stages that write something and still can.
     ends_left: AtomicUsize,
@@ -517,7 +517,7 @@ impl Sections {
         }
     }
 
-    /// When the next stage in these sections wants to be called, as far as they have caught up.
+    /// The time at which the next stage in these sections wants to be called, as far as they have caught up.
     pub(in crate::runtime) fn next_deadline(&self) -> Nanos {
         let due = self.cells.iter().map(|cell| cell.due.load(Ordering::Acquire)).min();
         Nanos(due.unwrap_or(u64::MAX))
