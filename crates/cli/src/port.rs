@@ -62,8 +62,11 @@ pub(crate) fn refuse_misspelt(name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let (kind, settings) = name.split_once('(').unwrap_or_default();
-    if let Some((port, _)) = live().find(|(_, known)| *known == kind) {
-        let first = settings.trim_end_matches(')').split([',', '=']).nth(1).unwrap_or("NAME").trim();
+    let mut words = settings.trim_end_matches(')').split([',', '=']).map(str::trim);
+    let (setting, first) = (words.next(), words.next().unwrap_or("NAME"));
+    // A graph has another stage of the name `tap`.
+    let is_it = |port: &str, known: &str| known == kind || port == kind && setting == Some("interface");
+    if let Some((port, _)) = live().find(|(port, known)| is_it(port, known)) {
         bail!("{name}: this is how a graph has it (-e); here it is `{port}:{first}`");
     }
     if settings.ends_with(')') && types::stage_type(kind).is_some() {
@@ -193,6 +196,7 @@ mod tests {
             ("af_packet(interface=eth1)", "here it is `af_packet:eth1`"),
             ("tap_interface(interface=slip0)", "here it is `tap:slip0`"),
             // This one is no port: it writes copies to a file.
+            ("tap(interface=slip0, up=false)", "here it is `tap:slip0`"),
             ("tap(path=copy.pcap)", "how a graph has a stage (-e)"),
             ("synth(traffic=\"flows=1\")", "how a graph has a stage (-e)"),
         ] {
