@@ -57,7 +57,7 @@ impl StoredKey {
         Self([a, b | Self::VALID])
     }
 
-    /// What [`words`](Self::words) gave.
+    /// The stored key that has these [`words`](Self::words).
     #[inline(always)]
     #[must_use]
     pub const fn from_words(words: [u64; 2]) -> Self {

@@ -201,7 +201,7 @@ fn greatest(cells: &[u32]) -> u64 {
     cells.iter().max().map_or(0, |cell| u64::from(*cell))
 }
 
-/// What no estimate is above, which is the least of one counter of each row.
+/// A bound of all estimates: of the greatest counters of the rows, the least.
 fn greatest_estimate(cells: &[u32], width: usize) -> u64 {
     let rows = cells.chunks(width.max(1));
     let least = rows.filter_map(|row| row.iter().max()).min().copied();

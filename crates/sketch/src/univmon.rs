@@ -259,7 +259,7 @@ fn params_for(size: Size, bytes_for: fn(usize) -> usize) -> Result<UnivMonParams
     }
 }
 
-/// What the store of a level tells without its keys.
+/// The facts that the store of a level tells without its keys.
 #[derive(Clone, Copy)]
 struct Kept {
     keys: usize,

@@ -59,7 +59,7 @@ impl Manager {
 
     fn send(&self, what: &str, ends: bool) {
         let Some((socket, address)) = &self.to else { return };
-        // What several threads tell comes in the order in which they look at this.
+        // Messages of several threads come in the order in which the threads look at this.
         let mut ended = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         if !*ended {
             *ended = ends;

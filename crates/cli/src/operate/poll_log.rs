@@ -18,7 +18,7 @@ use crate::replace::Replacement;
 /// the polls before it and of its source have no more than 21 digits together.
 const LINE: u64 = 64;
 
-/// What has been told of the log so far.
+/// The troubles of the log that have been told.
 #[derive(Debug, Default)]
 struct Told {
     disk_full: bool,
@@ -139,7 +139,7 @@ pub(crate) fn write(log: &PollLog, mut file: Replacement) -> anyhow::Result<()> 
     let mut lines = Lines { file: &mut file, bytes: 0, whole: 0, lines: 0 };
     let mut out = BufWriter::new(&mut lines);
     let written = log.write(&mut out);
-    // What it still holds has found no room.
+    // The bytes that it still holds have found no room.
     let _ = out.into_parts();
     let (whole, polls) = (lines.whole, lines.lines.saturating_sub(1));
     match written {

@@ -1,4 +1,4 @@
-//! What a live run writes, on a disk that is full.
+//! Files that a live run writes, on a disk that is full.
 
 use std::fs;
 use std::path::Path;

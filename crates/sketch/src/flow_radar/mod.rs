@@ -267,7 +267,7 @@ fn errs(filter: &[[u64; LINE]]) -> f64 {
     filter.iter().map(full).sum::<f64>() / filter.len().max(1) as f64
 }
 
-/// What is left in the cell of these where least is.
+/// The least that is left in any of these cells.
 fn least_of(left: &[u64], places: [usize; TABLES]) -> u64 {
     places.iter().filter_map(|i| left.get(*i)).min().copied().unwrap_or(0)
 }
