@@ -265,14 +265,19 @@ fn long_solutions_show_that_they_are_under_way() {
 }
 
 /// Whatever takes long behind the reading of a configuration ends with a signal, too, though nothing asks
-/// for signals meanwhile. Here it is the check of a long chain between a slice and its splice, which looks at
-/// every wire for every stage.
+/// for signals meanwhile. Here it is that many long lists of rules are made ready, one after the other, of
+/// which all together take far longer than it takes until the program has to end.
 #[test]
 fn a_check_that_takes_long_can_be_interrupted() {
     let dir = tempfile::tempdir().unwrap();
-    let stages: Vec<String> = (0..50_000).map(|n| format!("c{n} :: counter")).collect();
-    let graph = format!("graph = '''synth -> slice -> {} -> splice -> null'''\n", stages.join(" -> "));
-    fs::write(dir.path().join("long.toml"), graph).unwrap();
+    let mut rules = String::new();
+    for n in 0..200_000 {
+        let (a, b, c) = (n >> 16 & 255, n >> 8 & 255, n & 255);
+        rules += &format!("deny udp src net 10.{a}.{b}.{c}/32 dst port {}\n", n % 60_000 + 1);
+    }
+    fs::write(dir.path().join("rules.txt"), rules + "allow any\n").unwrap();
+    let stages = vec!["firewall(rules=\"rules.txt\")"; 40].join(" -> ");
+    fs::write(dir.path().join("long.toml"), format!("graph = '''synth -> {stages} -> null'''\n")).unwrap();
     let mut child = Command::new(BINARY)
         .args(["validate", "long.toml"])
         .current_dir(dir.path())
