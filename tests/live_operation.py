@@ -435,22 +435,27 @@ def unread(case, binary, scratch):
             case.check(False, "it waits for somebody to read the log")
 
 
+def exporting(net, binary, collector):
+    """Sockets of a collector of a NAT's sessions and of one of flows, at this address, and a pipeline that
+    exports to both."""
+    readers = {}
+    for what in ("sessions", "flows"):
+        readers[what] = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+        readers[what].bind((collector, 0))
+        readers[what].settimeout(15)
+    ports = {what: reader.getsockname()[1] for what, reader in readers.items()}
+    graph = ("in :: paced(rate=1kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
+             f"f :: flow_stats(export=\"udp:{collector}:{ports['flows']}\", idle=1s) -> nat(pool=\"192.0.2.1\") -> null")
+    return readers, Middlebox(net, binary, "run", *JSON, "--session-log", f"ipfix:{collector}:{ports['sessions']}", "-e", graph).ready()
+
+
 def renumbered(case, binary, _):
     """Collectors go on to hear of sessions and flows where this machine's address is another one by and by;
     the first message by the new one has the templates."""
     before, after, collector = "10.77.0.50", "10.77.0.51", "10.77.0.2"
     with Net() as net:
         net.ip("m", "addr", "add", f"{before}/24", "dev", "mb")
-        readers = {}
-        for what in ("sessions", "flows"):
-            readers[what] = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
-            readers[what].bind((collector, 0))
-            readers[what].settimeout(15)
-        ports = {what: reader.getsockname()[1] for what, reader in readers.items()}
-        graph = ("in :: paced(rate=1kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
-                 f"flow_stats(export=\"udp:{collector}:{ports['flows']}\", idle=1s) -> nat(pool=\"192.0.2.1\") -> null")
-        box = Middlebox(net, binary, "run", "--format", "json", "--session-log",
-                        f"ipfix:{collector}:{ports['sessions']}", "-e", graph).ready()
+        readers, box = exporting(net, binary, collector)
         for reader in readers.values():
             case.equal(reader.recvfrom(2000)[1][0], before, "the address in the beginning")
         net.ip("m", "addr", "del", f"{before}/24", "dev", "mb")
@@ -475,15 +480,7 @@ def no_way_yet(case, binary, _):
     templates."""
     collector = "10.77.0.2"
     with Net() as net:
-        readers = {}
-        for what in ("sessions", "flows"):
-            readers[what] = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
-            readers[what].bind((collector, 0))
-            readers[what].settimeout(15)
-        ports = {what: reader.getsockname()[1] for what, reader in readers.items()}
-        graph = ("in :: paced(rate=1kpps, traffic=\"flows=100000,order=round-robin,size=60\") -> "
-                 f"f :: flow_stats(export=\"udp:{collector}:{ports['flows']}\", idle=1s) -> nat(pool=\"192.0.2.1\") -> null")
-        box = Middlebox(net, binary, "run", *JSON, "--session-log", f"ipfix:{collector}:{ports['sessions']}", "-e", graph).ready()
+        readers, box = exporting(net, binary, collector)
         time.sleep(3.5)
         if not case.check(box.child.poll() is None, "it doesn't start without a way"):
             case.check(False, box.stop()[2])

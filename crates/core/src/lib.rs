@@ -28,6 +28,7 @@
 extern crate alloc;
 
 pub mod batch;
+mod caused;
 pub mod classify;
 #[cfg(feature = "std")]
 pub mod clock;

@@ -2,38 +2,19 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use crate::batch::{Arrivals, BATCH};
+use crate::caused::caused;
 use crate::clock::LiveClock;
 use crate::interface::Interface;
 use crate::pool::{Pool, Region};
 use crate::stage::StageError;
 use crate::time::Nanos;
 
-/// The reason why a source ended early, in the words of whoever implements it.
-#[derive(Debug)]
-pub struct SourceError(Box<dyn Error + Send + Sync>);
-
-impl SourceError {
-    /// With this cause, whose text is the whole message.
-    #[must_use]
-    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(cause.into())
-    }
-
-    /// The cause, where it is of this type.
-    #[must_use]
-    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
-        self.0.downcast_ref()
-    }
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+caused! {
+    /// The reason why a source ended early, in the words of whoever implements it.
+    SourceError
 }
 
 impl Error for SourceError {

@@ -9,11 +9,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::error::Error;
-use core::fmt;
 
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::batch::{Arrivals, Batch};
+use crate::caused::caused;
 use crate::flow_context::FlowUse;
 use crate::frame::Frame;
 use crate::interface::Interface;
@@ -369,28 +369,9 @@ pub trait Egress {
     }
 }
 
-/// A stage fails while it works: its output can't be written.
-#[derive(Debug)]
-pub struct StageError(Box<dyn Error + Send + Sync>);
-
-impl StageError {
-    /// With this cause, whose text is the whole message.
-    #[must_use]
-    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(cause.into())
-    }
-
-    /// The cause, where it is of this type.
-    #[must_use]
-    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
-        self.0.downcast_ref()
-    }
-}
-
-impl fmt::Display for StageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+caused! {
+    /// A stage fails while it works: its output can't be written.
+    StageError
 }
 
 /// The text says all, the cause's own causes included.

@@ -1,12 +1,12 @@
 //! The file of a log of polls: the log lies in memory until the run is over, and room for it is kept on the
 //! disk meanwhile, so that an operator hears at once where there is none.
 
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, Write};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::anyhow;
-use slipstream::new_file::Room;
+use slipstream::new_file::{Room, is_full};
 use slipstream::runtime::{PollCounts, PollLog, RunReport};
 use tracing::{error, info, warn};
 
@@ -101,10 +101,6 @@ impl Drop for Keeping {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-}
-
 /// A file that is written, and where its last whole line ends.
 struct Lines<'a> {
     file: &'a mut Replacement,
@@ -142,18 +138,16 @@ pub(crate) fn write(log: &PollLog, mut file: Replacement) -> anyhow::Result<()> 
     // The bytes that it still holds have found no room.
     let _ = out.into_parts();
     let (whole, polls) = (lines.whole, lines.lines.saturating_sub(1));
-    match written {
-        Err(error) if polls > 0 && is_full(&error) => {
-            let all = log.polls().len() as u64;
-            let lost = all.saturating_sub(polls);
-            file.shorten(whole)?;
-            file.commit()?;
-            return Err(anyhow!("{error}; {lost} of {all} polls are lost"));
-        }
-        written => written?,
-    }
+    let lost = match written {
+        Err(error) if polls > 0 && is_full(&error) => Some(error),
+        written => written.map(|()| None)?,
+    };
     file.shorten(whole)?;
     file.commit()?;
+    if let Some(error) = lost {
+        let all = log.polls().len() as u64;
+        return Err(anyhow!("{error}; {} of {all} polls are lost", all.saturating_sub(polls)));
+    }
     if log.missed() > 0 {
         warn!("--poll-log: {} polls found no room; --poll-log-max makes more", log.missed());
     }

@@ -452,8 +452,8 @@ fn chance(shape: Shape, (highest, below): Register) -> u128 {
     above + rest + missed.map(|d| each(highest - d)).sum::<u128>()
 }
 
-/// The variance of the logarithm of the martingale estimate of n keys by m registers: the sum of 1/q − 1 over
-/// all keys, divided by n².
+/// The variance of the logarithm of the martingale estimate of n keys by m registers. It is the sum of
+/// 1/q − 1 over all keys, divided by n², where q is the chance that a key changes a register.
 fn variance(shape: Shape, m: f64, n: f64) -> f64 {
     if n <= 1.0 {
         return 0.0;
