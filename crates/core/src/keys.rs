@@ -268,6 +268,38 @@ impl<'a> KeySlice<'a> {
         !is_short(b) && self.long_key(a) == self.long_key(b)
     }
 
+    /// A bit for each of the first 64 keys, the lowest for the first: set where a run of one key begins. Bits
+    /// that no key belongs to are not set.
+    ///
+    /// ```
+    /// use slipstream_core::keys::Keys;
+    /// use slipstream_wire::FlowKey;
+    ///
+    /// let key = |port| FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, port, 53);
+    /// let keys: Keys = [key(1)?, key(1)?, key(2)?, key(1)?].into_iter().collect();
+    /// assert_eq!(keys.as_slice().begins(), 0b1101);
+    /// # Ok::<(), slipstream_wire::KeyError>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn begins(&self) -> u64 {
+        if self.all_short() {
+            self.begins_by(|a, b| a == b)
+        } else {
+            self.begins_by(|a, b| self.are_same(a, b))
+        }
+    }
+
+    #[inline(always)]
+    fn begins_by(&self, same: impl Fn(NarrowKey, NarrowKey) -> bool) -> u64 {
+        let mut begins = u64::from(!self.is_empty());
+        let later = self.keys.get(1..).unwrap_or_default();
+        for ((before, key), bit) in self.keys.iter().zip(later).zip(1..u64::BITS) {
+            begins |= u64::from(!same(*key, *before)) << bit;
+        }
+        begins
+    }
+
     /// The key that a kept one is, or stands for.
     #[inline(always)]
     #[must_use]
@@ -347,6 +379,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(all.after(at).iter().collect::<Vec<_>>(), keys.get(at..).unwrap_or_default());
+            let begins = (0..keys.len().min(64)).filter(|at| *at == 0 || keys[*at] != keys[at - 1]);
+            prop_assert_eq!(all.begins(), begins.fold(0, |bits, at| bits | 1u64 << at));
             let chunks: Vec<Vec<FlowKey>> = all.chunks(most).map(|keys| keys.iter().collect()).collect();
             prop_assert_eq!(chunks, keys.chunks(most).map(<[FlowKey]>::to_vec).collect::<Vec<_>>());
             let mut other = Keys::default();

@@ -31,6 +31,9 @@ pub(super) struct Block<'a> {
     pub(super) keys: KeySlice<'a>,
     pub(super) hashes: &'a [u64],
     pub(super) candidates: &'a [u32],
+    /// A bit for each packet, the lowest for the first: set where the key may be another than that of the
+    /// packet before.
+    pub(super) begins: u64,
     /// Position of the first packet, where `positions` doesn't say.
     pub(super) first: u64,
     pub(super) positions: &'a [u64],
@@ -46,6 +49,12 @@ impl Block<'_> {
         Some((*frame, Found { keys: &self.keys, kept, hash, candidate, sequence: self.sequence(at) }))
     }
 
+    /// The number behind the last packet of the run of one key that goes on at this one.
+    #[inline(always)]
+    pub(super) fn run_end(&self, at: usize) -> usize {
+        at + run_len(self.begins, at)
+    }
+
     /// Position of a packet among all that arrived.
     #[inline(always)]
     pub(super) fn sequence(&self, at: usize) -> u64 {
@@ -56,5 +65,25 @@ impl Block<'_> {
     #[inline(always)]
     pub(super) fn hash(&self, at: usize) -> u32 {
         (self.hashes.get(at).copied().unwrap_or(0) >> 32) as u32
+    }
+}
+
+/// Packets from this one on, of at most 64, up to the next at which a run begins. The last run goes on to the
+/// end, wherever that is.
+#[inline(always)]
+pub(super) fn run_len(begins: u64, at: usize) -> usize {
+    let behind = begins.checked_shr(at as u32 + 1).unwrap_or(0);
+    1 + behind.trailing_zeros() as usize
+}
+
+/// Hands over what stands for the packets of each run, with the number of its first one.
+#[inline(always)]
+pub(super) fn for_each_run<T>(begins: u64, of_packets: &mut [T], mut each: impl FnMut(usize, &mut [T])) {
+    let (mut rest, mut at) = (of_packets, 0);
+    while !rest.is_empty() {
+        let (run, later) = rest.split_at_mut(run_len(begins, at).min(rest.len()));
+        each(at, run);
+        at += run.len();
+        rest = later;
     }
 }

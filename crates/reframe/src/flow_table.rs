@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
+use super::block::for_each_run;
 use slipstream_core::huge;
 use slipstream_core::keys::{KeySlice, StoredKey, is_short};
 use slipstream_core::prefetch::prefetch_at;
@@ -222,6 +223,27 @@ impl FlowTable {
         for (hash, candidate) in hashes.iter().zip(candidates) {
             *candidate = self.candidate(*hash);
         }
+    }
+
+    /// As [`FlowTable::look_ahead`], where packets come in runs of one key, up to 64 packets in all: a key is
+    /// looked up once a run. Returns a bit for each packet, the lowest for the first: set where a run begins.
+    #[inline(never)]
+    pub(crate) fn look_ahead_in_runs(
+        &self,
+        keys: KeySlice<'_>,
+        hashes: &mut [u64],
+        candidates: &mut [u32],
+    ) -> u64 {
+        let begins = keys.begins();
+        for_each_run(begins, hashes, |at, hashes| {
+            let hash = keys.get(at).map_or(0, |key| self.hash(&key));
+            self.prefetch_index(hash);
+            hashes.fill(hash);
+        });
+        for_each_run(begins, candidates, |at, candidates| {
+            candidates.fill(hashes.get(at).map_or(NONE, |hash| self.candidate(*hash)));
+        });
+        begins
     }
 
     #[inline(never)]

@@ -385,6 +385,50 @@ impl Hold {
         (stored, opened)
     }
 
+    /// As [`Hold::store`], a run of packets of one flow at a time, whose flow and train are looked at once.
+    #[inline(always)]
+    pub(crate) fn store_runs(
+        &mut self,
+        flows: &mut [Entry],
+        block: &Block<'_>,
+        range: Range<usize>,
+        burst: u16,
+    ) -> (usize, usize) {
+        let Self { trains, chunks, free_chunk, free_train, first: list, .. } = self;
+        let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
+        let (mut at, mut opened, mut bytes) = (range.start, 0, 0);
+        while at < range.end {
+            let end = block.run_end(at).min(range.end);
+            let (Some(&flow), Some(frame)) = (block.candidates.get(at), block.frames.get(at)) else { break };
+            let Some(entry) = flows.get_mut(flow as usize) else { break };
+            if entry.train as usize >= trains.len() {
+                let Some(train) = trains.get_mut(*free_train as usize) else { break };
+                let id = core::mem::replace(free_train, train.next);
+                let first = Frame { flow, hash: block.hash(at), ..*frame };
+                train.open(0, block.sequence(at), first, list.tail);
+                entry.train = id;
+                let previous = core::mem::replace(&mut list.tail, id);
+                match trains.get_mut(previous as usize) {
+                    Some(previous) => previous.next = id,
+                    None => (list.head, list.due) = (id, frame.arrival.after(list.hold_ns)),
+                }
+                bytes += u64::from(frame.len);
+                (at, opened) = (at + 1, opened + 1);
+            }
+            let Some(train) = trains.get_mut(entry.train as usize) else { break };
+            let before = train.bytes;
+            let rest = block.frames.get(at..end).unwrap_or_default();
+            at += train.join(chunks, free_chunk, rest, burst, list.hold_ns);
+            bytes += u64::from(train.bytes - before);
+            if at < end {
+                break;
+            }
+        }
+        let stored = at - range.start;
+        self.count(stored as u32, bytes);
+        (stored, opened)
+    }
+
     /// As [`Hold::store`], where `adaptive` knows how long a packet's train waits for the next one. It stops
     /// before a packet, too, that doesn't wait or comes when its train is due.
     #[inline(always)]

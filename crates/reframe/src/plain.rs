@@ -15,7 +15,7 @@ use slipstream_core::stage::Output;
 
 use super::block::Block;
 use super::leaving::{Leaving, order_by, sort};
-use super::reframer::Reframe;
+use super::reframer::{AHEAD, Reframe};
 use super::slot::TrainSlot;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Batch, Train};
@@ -80,15 +80,62 @@ impl Reframe {
             }
             at += 1;
         }
-        let candidates = block.candidates.get(from..at).unwrap_or_default();
-        let n = candidates.len();
-        let flows = candidates.get(..n).unwrap_or_default();
-        if let Some((first, rest)) = flows.split_first() {
-            let changes: u32 = flows.iter().zip(rest).map(|(a, b)| u32::from(a != b)).sum();
-            self.stats.runs_in += u64::from(changes) + u64::from(*first != self.last_in);
-            self.last_in = *rest.last().unwrap_or(first);
+        let flows = block.candidates.get(from..at).unwrap_or_default();
+        let mut changes = 0;
+        if let Some((_, later)) = flows.split_first() {
+            changes = flows.iter().zip(later).map(|(a, b)| u32::from(a != b)).sum();
         }
-        from + n
+        self.came(flows, changes);
+        at
+    }
+
+    /// As [`Reframe::fast_run`], where packets come in runs of one flow: what the packets of a run have in
+    /// common is looked at once.
+    #[inline(never)]
+    pub(super) fn fast_runs(&mut self, block: &Block<'_>, from: usize) -> usize {
+        let Some(bypass) = self.bypass_info else { return from };
+        let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
+        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes() + self.leaving_bytes);
+        let end = block.frames.len().min(from.saturating_add(room));
+        let (mut at, mut before, mut changes) = (from, NONE, 0);
+        while at < end {
+            let run = at..block.run_end(at).min(end);
+            let (Some(key), Some(&hash)) = (block.keys.get(at), block.hashes.get(at)) else { break };
+            let Some(&candidate) = block.candidates.get(at) else { break };
+            let Some(train) = self.table.train_of(&key, hash, candidate) else { break };
+            self.hold.prefetch(train);
+            for frame in block.frames.get(run.clone()).unwrap_or_default() {
+                let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
+                if !frame.info.classified() || frame.info.is(bypass) {
+                    break;
+                }
+                room_bytes = rest;
+                at += 1;
+            }
+            // Of the first run nothing is before it.
+            changes += u32::from(at > run.start && candidate != before && before != NONE);
+            before = candidate;
+            if at < run.end {
+                break;
+            }
+        }
+        self.came(block.candidates.get(from..at).unwrap_or_default(), changes);
+        at
+    }
+
+    /// Counts packets of these flows as arrived. The flow is another one so many times among them.
+    #[inline(always)]
+    fn came(&mut self, flows: &[u32], changes: u32) {
+        if let [first, ..] = flows
+            && let [.., last] = flows
+        {
+            self.stats.runs_in += u64::from(changes) + u64::from(*first != self.last_in);
+            self.last_in = *last;
+            // A few packets say little about those that follow.
+            if flows.len() >= AHEAD / 4 {
+                self.in_runs = 4 * (changes as usize + 1) <= flows.len();
+            }
+        }
     }
 
     /// The room in bytes behind a packet, if it has a long key and the fast path holds it.
@@ -117,7 +164,11 @@ impl Reframe {
         let Some(last) = block.frames.get(range.clone()).and_then(<[Frame]>::last) else { return };
         let (mut at, mut caught_up) = (range.start, range.start);
         loop {
-            at += self.store(block, at..range.end);
+            at += if self.in_runs {
+                self.store_runs(block, at..range.end)
+            } else {
+                self.store(block, at..range.end)
+            };
             if at >= range.end {
                 break;
             }
@@ -147,6 +198,14 @@ impl Reframe {
     #[inline(never)]
     fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
         let (stored, opened) = self.hold.store(self.table.entries_mut(), block, range, self.burst);
+        self.joining = 2 * opened < stored;
+        stored
+    }
+
+    /// The same, a run of packets of one flow at a time.
+    #[inline(never)]
+    fn store_runs(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
+        let (stored, opened) = self.hold.store_runs(self.table.entries_mut(), block, range, self.burst);
         self.joining = 2 * opened < stored;
         stored
     }

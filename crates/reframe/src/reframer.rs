@@ -131,6 +131,8 @@ pub struct Reframe {
     pub(super) early: u32,
     /// Most packets of late joined a train.
     pub(super) joining: bool,
+    /// Most packets of late had the flow of the one before them.
+    pub(super) in_runs: bool,
     pub(super) instant: Nanos,
     pub(super) last_in: u32,
     pub(super) out: Batch,
@@ -216,6 +218,7 @@ impl Reframe {
             leaving_bytes: 0,
             early: 0,
             joining: false,
+            in_runs: false,
             instant: Nanos(0),
             last_in: NONE,
             out: Batch::new(),
@@ -354,12 +357,17 @@ impl Reframe {
             let (frames, keys) = (frames.get(passed..).unwrap_or_default(), keys.after(passed));
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
-            self.table.look_ahead(keys, hashes, candidates);
+            let begins = if self.in_runs {
+                self.table.look_ahead_in_runs(keys, hashes, candidates)
+            } else {
+                self.table.look_ahead(keys, hashes, candidates);
+                u64::MAX
+            };
             if (self.plain || self.plain_adaptive) && candidates.contains(&NONE) {
                 self.admit(frames, keys, hashes, candidates);
             }
             let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
-            let block = Block { frames, keys, hashes, candidates, first, positions: here };
+            let block = Block { frames, keys, hashes, candidates, begins, first, positions: here };
             if let Some(adaptive) = &mut self.adaptive {
                 adaptive.cover(self.table.len());
                 adaptive.prefetch(block.candidates);
@@ -382,7 +390,9 @@ impl Reframe {
                 let whole = block;
                 let block = &self.before_tuning(block, at);
                 // While trains are long, a packet most likely joins one; while they are short, it opens one.
-                let end = if self.joining {
+                let end = if self.in_runs {
+                    self.fast_runs(block, at)
+                } else if self.joining {
                     self.fast_run::<true>(block, at)
                 } else {
                     self.fast_run::<false>(block, at)

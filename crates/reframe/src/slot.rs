@@ -147,6 +147,56 @@ impl TrainSlot {
         self.count += 1;
     }
 
+    /// Adds packets of its flow one after the other, up to the first that fills it up to `burst`, comes
+    /// `hold_ns` after its first or later, is odd, or finds no place and no free chunk. Returns how many it
+    /// added.
+    #[inline(always)]
+    pub(super) fn join(
+        &mut self,
+        chunks: &mut [Chunk],
+        free_chunk: &mut u32,
+        frames: &[Frame],
+        burst: u16,
+        hold_ns: u64,
+    ) -> usize {
+        let (base, layers) = (self.first.arrival.0, self.first.info.layers());
+        let later = |frame: &Frame| frame.arrival.0.wrapping_sub(base);
+        let joins = |frame: &Frame| later(frame) < hold_ns && frame.info.layers() == layers;
+        let room = usize::from(burst.saturating_sub(self.count).saturating_sub(1));
+        let mut left = frames.get(..room).unwrap_or(frames);
+        let (most, mut at, mut bytes) = (left.len(), self.at, 0);
+        while let Some(next) = left.first()
+            && joins(next)
+        {
+            if at & 7 == 0 {
+                self.at = at;
+                if !self.extend(chunks, free_chunk) {
+                    break;
+                }
+                at = self.at;
+            }
+            let chunk = chunks.get_mut((at >> 3) as usize);
+            let Some(places) = chunk.and_then(|c| c.0.get_mut((at & 7) as usize..)) else { break };
+            let mut n = 0;
+            for (place, frame) in places.iter_mut().zip(left) {
+                if !joins(frame) {
+                    break;
+                }
+                let (later_ns, info) = (later(frame) as u32, frame.info.rest());
+                *place = Held { buf: frame.buf, len: frame.len, later_ns, info };
+                bytes += frame.len;
+                n += 1;
+            }
+            at += n;
+            left = left.get(n as usize..).unwrap_or_default();
+        }
+        let added = most - left.len();
+        self.at = at;
+        self.bytes += bytes;
+        self.count += added as u16;
+        added
+    }
+
     /// As [`TrainSlot::add`], of any packet.
     pub(super) fn add_any(&mut self, chunks: &mut [Chunk], odd: &mut Odd, frame: &Frame) {
         if self.is_odd(frame) {

@@ -23,7 +23,12 @@ impl Reframe {
                 // The packet after which the price is set anew is left to the long way.
                 let most = self.adaptive.as_ref().map_or(0, |a| a.until_steered(0));
                 let frames = block.frames.get(..at + most).unwrap_or(block.frames);
-                let end = self.fast_run::<true>(&Block { frames, ..*block }, at);
+                let at_this_price = Block { frames, ..*block };
+                let end = if self.in_runs {
+                    self.fast_runs(&at_this_price, at)
+                } else {
+                    self.fast_run::<true>(&at_this_price, at)
+                };
                 self.wait_fast(pool, block, at..end, out);
                 at = end;
             }

@@ -303,18 +303,22 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
     )
 }
 
-/// Packets of a few flows; gaps of 0 are common, and the clock runs backwards now and then.
+/// Packets of a few flows; gaps of 0 are common, and the clock runs backwards now and then. In some cases
+/// most packets are of the flow of the one before them.
 fn packets() -> impl Strategy<Value = Vec<Packet>> {
     let gap =
         prop_oneof![4 => Just(0i64), 6 => 1i64..30, 1 => Just(2000), 1 => 3000i64..100_000, 1 => -20i64..0];
     let kind = prop_oneof![
         5 => Just(Kind::Udp), 4 => Just(Kind::Tcp { syn: false }), 1 => Just(Kind::Tcp { syn: true }), 1 => Just(Kind::Arp)
     ];
-    let packet = (gap, 0u16..16, kind, 60usize..200);
-    proptest::collection::vec(packet, 0..200).prop_map(|steps| {
-        let mut time = 1000i64;
-        let step = |(gap, flow, kind, len): (i64, u16, Kind, usize)| {
-            time = (time + gap).max(0);
+    let packet = (gap, 0u16..16, kind, 60usize..200, 0u32..32);
+    let stay = prop_oneof![1 => Just(0u32), 1 => 16u32..32];
+    (proptest::collection::vec(packet, 0..200), stay, any::<bool>()).prop_map(|(steps, stay, dense)| {
+        let (mut time, mut last) = (1000i64, None);
+        let step = |(gap, flow, kind, len, n): (i64, u16, Kind, usize, u32)| {
+            let (flow, kind) = last.filter(|_| n < stay).unwrap_or((flow, kind));
+            last = Some((flow, kind));
+            time = (time + if dense && n < stay { gap.clamp(0, 1) } else { gap }).max(0);
             Packet { time: time as u64, flow, kind, len }
         };
         steps.into_iter().map(step).collect()
