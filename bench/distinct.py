@@ -9,7 +9,7 @@ times of tables that fill a shared cache don't.
 """
 import argparse
 
-from gate import per_packet
+from gate import harness, per_packet
 
 UPDATES = 2_000_000
 KINDS = ["count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon"]
@@ -24,6 +24,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     arguments = parser.parse_args()
+    harness.needed("valgrind")
+    harness.program(arguments.program, "cargo bench -p slipstream-sketch --bench update --no-run")
     print("| sketch, bytes of a key | instructions | ratio | misses, first level | misses, last level |")
     print("|---|---|---|---|---|")
     for size in [], ["13"]:

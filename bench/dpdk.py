@@ -9,6 +9,7 @@ doesn't count, of ours what `run --format json` tells of the data path. It takes
 of net_null are zeros and belong to no flow; those of a known locality come from net_pcap with infinite_rx.
 """
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import harness  # noqa: E402
 from huge_pages import huge_pages  # noqa: E402
 
 PAGES = 320
@@ -36,10 +38,16 @@ def testpmd_once(devices, burst, seconds):
     command = ["dpdk-testpmd", "-l", "0,1", "--in-memory", "--no-pci", "--no-telemetry", *vdevs, "--",
                "--forward-mode=io", "--auto-start", "--nb-cores=1", f"--burst={burst}", "--total-num-mbufs=65535"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    time.sleep(1 + seconds)
-    process.stdin.write("\n")
-    process.stdin.close()
-    said = process.stdout.read()
+    try:
+        time.sleep(1 + seconds)
+        # One that has ended already says why, below.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write("\n")
+            process.stdin.close()
+        said = process.stdout.read()
+    except BaseException:
+        process.kill()
+        raise
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = status
     total = re.search(r"Accumulated forward statistics.*?RX-packets:\s*(\d+)", said, re.S)
@@ -131,14 +139,17 @@ def rows(binary, directory, packets, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/dpdk/release/slipstream")
+    parser.add_argument("--binary", default=harness.ROOT / "target/dpdk/release/slipstream", type=Path)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--packets", type=int, default=5_000_000)
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works, not how fast it is")
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary = str(harness.program(arguments.binary, "make dpdk"))
+    harness.needed("dpdk-testpmd", root=True)
     packets, seconds, runs = (200_000, 0.5, 1) if arguments.quick else (arguments.packets, 2, arguments.runs)
     with tempfile.TemporaryDirectory() as directory, huge_pages(PAGES):
-        all_rows = list(rows(arguments.binary, directory, packets, seconds))
+        all_rows = list(rows(binary, directory, packets, seconds))
         measured = {name: [] for name, _, _ in all_rows}
         for _ in range(runs):
             for name, measure, _ in all_rows:

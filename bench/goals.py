@@ -12,6 +12,7 @@ within rounds. CPU is that of all processes: the forwarder, the sender, and the 
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # The tests have modules of the same names, which aren't those that are meant.
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+import harness  # noqa: E402
 import live_ports  # noqa: E402
 import netns  # noqa: E402
 import waiting  # noqa: E402
@@ -157,9 +159,7 @@ def web(table, binary, directory, rounds, seconds):
                     graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); " + WEB[name]
                     Middlebox(net, binary, "run", "-e", graph).ready()
                 server = net.start("b", "nginx", "-p", www, "-c", config, "-e", www / "error.log")
-                deadline = time.monotonic() + 5
-                while ":80 " not in net.sh("b", "ss", "-ltn") and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                net.listens("b", 80)
                 took = net.sh("a", "curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{time_total} %{size_download}",
                               "http://10.77.0.2/page", timeout=90)
                 total, got = took.split()
@@ -220,10 +220,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works, not how fast it is")
     parser.add_argument("--only", default="", help="only parts that have this in their name: forwarding, delay, two_cores, web, dpdk")
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary, dpdk = harness.program(arguments.binary), arguments.dpdk.resolve()
     reason = netns.why_not()
     if reason:
         sys.exit(f"nothing can be measured: {reason}")
-    binary, dpdk = arguments.binary.resolve(), arguments.dpdk.resolve()
+    harness.needed("chrt", "nginx", "curl", os.environ.get("CC", "cc"))
     rounds, seconds, packets = (1, 0.5, 200_000) if arguments.quick else (arguments.rounds, 2, 5_000_000)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
@@ -238,11 +240,14 @@ def main():
             "web": lambda: web(table, binary, directory, rounds, seconds),
             "dpdk": lambda: over_dpdk(table, dpdk, directory, rounds, packets, seconds),
         }
+        if not any(arguments.only in part for part in parts):
+            sys.exit(f"no part has {arguments.only!r} in its name: {', '.join(parts)}")
         for part, measure in parts.items():
             if arguments.only not in part:
                 continue
-            if part == "dpdk" and not os.access(dpdk, os.X_OK):
-                print(f"<!-- left out: rows over DPDK, since there is no {arguments.dpdk}: make dpdk -->")
+            lacking = not os.access(dpdk, os.X_OK) and f"{arguments.dpdk}: make dpdk" or not shutil.which("dpdk-testpmd") and "dpdk-testpmd"
+            if part == "dpdk" and lacking:
+                print(f"<!-- left out: rows over DPDK, since there is no {lacking} -->")
                 continue
             measure()
         print(f"<!-- load of the machine at the beginning {load:.1f}, at the end {os.getloadavg()[0]:.1f} -->")

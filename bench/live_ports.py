@@ -24,6 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
+import harness  # noqa: E402
 import netns  # noqa: E402
 from netns import Net  # noqa: E402
 
@@ -109,10 +110,13 @@ def main():
     parser.add_argument("--seconds", default=2.0, type=float)
     parser.add_argument("--rates", default="50000,200000")
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
+    before = arguments.before and harness.program(arguments.before)
     reason = netns.why_not()
     if reason:
         sys.exit(f"nothing can be measured: {reason}")
-    binary = arguments.binary.resolve()
+    harness.needed(os.environ.get("CC", "cc"))
     with tempfile.TemporaryDirectory() as directory:
         programs = built(Path(directory))
         both = "in :: {0}(interface=ma); out :: {0}(interface=mb); in -> out"
@@ -122,10 +126,10 @@ def main():
             "AF_XDP, C": [programs["af_xdp_forward"], "ma", "mb"],
             "AF_XDP, Slipstream": [binary, "run", "-e", both.format("af_xdp")],
         }
-        if arguments.before:
+        if before:
             for port in ("af_packet", "af_xdp"):
                 name = f"{port.upper()}, before"
-                contestants[name] = [arguments.before.resolve(), "run", "-e", both.format(port)]
+                contestants[name] = [before, "run", "-e", both.format(port)]
         print("| pps sent | forwarder | forwarded | its CPU a packet | all CPU a packet | of C's: own | of C's: all |")
         print("|---|---|---|---|---|---|---|")
         for rate in map(int, arguments.rates.split(",")):

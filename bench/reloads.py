@@ -22,6 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
+import harness  # noqa: E402
 import netns  # noqa: E402
 from live_attacks import resident  # noqa: E402
 from live_functions import nginx  # noqa: E402
@@ -95,20 +96,23 @@ def main():
     parser.add_argument("--binary", default=HERE.parent / "target/release/slipstream", type=Path)
     parser.add_argument("--seconds", default=600, type=int)
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     reason = netns.why_not()
     if reason:
         sys.exit(f"nothing can be measured: {reason}")
+    harness.needed("iperf3", "wrk", "nginx", "curl", "ping")
     with tempfile.TemporaryDirectory() as name, Net(routed=True) as net:
         scratch = Path(name)
         scratch.chmod(0o755)
-        gateway = Gateway(net, arguments.binary.resolve(), scratch)
+        gateway = Gateway(net, binary, scratch)
         gateway.write(text=CONFIGURATION)
         box = gateway.start(log=scratch / "log")
         nginx(net, "b", scratch)
         length = arguments.seconds
         with open(scratch / "iperf_server", "w", encoding="utf-8") as said:
             iperf_server = net.start("b", "iperf3", "-s", "-1", "-i", "0", out=said, err=said)
-        time.sleep(1)
+        net.listens("b", 5201)
         # Neighbours are known, and the first packets have passed.
         net.sh("a", "ping", "-c", "3", "-W", "2", SERVER, check=False)
         net.sh("a", "curl", "-sS", "-m", "20", "-o", "/dev/null", f"http://{SERVER}/page")

@@ -10,6 +10,7 @@ Names for --only: command, python, spark, pipe, flows, parts.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -23,6 +24,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import harness  # noqa: E402
+
 SYNTH = ["--flows", "20000", "--slf", "2", "--zipf", "1.1", "--protocol", "0.8", "--ipv6", "0.1", "--size", "80..1500", "--rate", "1mpps", "--snap-len", "80"]
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -131,8 +135,9 @@ class Bench:
 
     def __init__(self, arguments, folder):
         self.binary, self.python, self.folder, self.rounds = arguments.binary, arguments.python, folder, arguments.rounds
-        self.files = [folder / f"{n:03}.pcap" for n in range(1, arguments.files + 1)]
         self.packets, self.each = arguments.packets, arguments.packets // arguments.files
+        # Captures that were kept are used again if they are as long as is asked for.
+        self.files = [folder / f"{n:03}-{self.each}.pcap" for n in range(1, arguments.files + 1)]
         self.want, self.rows = None, []
 
     def make(self):
@@ -239,6 +244,10 @@ class Bench:
         self.row("bytes a flow", {"analyze": round((d - a) * 2**20 / 1e6), "part": round((e - b) * 2**20 / 1e6), "saved": round((f - c) / 1e6)})
 
 
+WAYS = {"command": Bench.command, "python": Bench.in_python, "spark": Bench.spark, "parts": Bench.parts, "pipe": Bench.pipe,
+        "flows": Bench.flows}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=ROOT / "target/release/slipstream", type=Path)
@@ -251,18 +260,44 @@ def main():
     parser.add_argument("--keep", action="store_true", help="leave the captures there")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     arguments = parser.parse_args()
-    arguments.binary = arguments.binary.resolve()
+    harness.ends_tidily()
+    names = arguments.only.split(",")
+    prepared(arguments, names)
     folder = arguments.folder / "slipstream-scale"
     folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"another run is at work in {folder}: --folder names another one")
+        measure(arguments, names, folder)
+
+
+def prepared(arguments, names):
+    """Ends with a clear word where something is missing that the measurement would stumble over."""
+    unknown = [name for name in names if name not in WAYS]
+    if unknown:
+        sys.exit(f"--only knows {', '.join(WAYS)}, not {', '.join(unknown)}")
+    if not 0 < arguments.files <= arguments.packets:
+        sys.exit(f"{arguments.packets} packets are too few for {arguments.files} files")
+    arguments.binary = harness.program(arguments.binary)
+    for name, module in (("python", "slipstream"), ("spark", "pyspark")):
+        found = [arguments.python, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"]
+        if name in names and subprocess.run(found, check=False).returncode:
+            sys.exit(f"{arguments.python} has no {module}, which {name} needs: --python names another one, --only leaves {name} out")
+    if "spark" in names:
+        harness.needed("java")
+
+
+def measure(arguments, names, folder):
+    """Measures in each of these ways, and prints what they take."""
     bench = Bench(arguments, folder)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.packets:,} packets in {arguments.files} files", flush=True)
-    ways = {"command": bench.command, "python": bench.in_python, "spark": bench.spark, "parts": bench.parts, "pipe": bench.pipe, "flows": bench.flows}
-    names = arguments.only.split(",")
     try:
         if {"command", "python", "spark"} & set(names) and not all(file.exists() for file in bench.files):
             bench.make()
         for name in names:
-            ways[name]()
+            WAYS[name](bench)
     finally:
         if not arguments.keep:
             shutil.rmtree(folder, ignore_errors=True)

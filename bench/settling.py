@@ -16,6 +16,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 import capture  # noqa: E402
+import harness  # noqa: E402
 
 BUDGET_NS, WINDOW_NS = 30_000, 20_000_000
 
@@ -52,7 +53,7 @@ def settled(binary, path, out, step):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", nargs="+", type=lambda path: pathlib.Path(path).resolve(), help="slipstream, and others to compare it with")
+    parser.add_argument("binaries", nargs="+", type=harness.program, help="slipstream, and others to compare it with")
     parser.add_argument("--packets", type=int, default=300_000)
     parser.add_argument("--seeds", type=int, default=12, help="traces (default: 12)")
     asked = parser.parse_args()

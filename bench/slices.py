@@ -24,6 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
+import harness  # noqa: E402
 import netns  # noqa: E402
 from live_functions import JSON, nginx  # noqa: E402
 from live_slice import GRAPH, function  # noqa: E402
@@ -54,7 +55,7 @@ def measure(binary, graph, each, scratch):
                 file.write(os.urandom(1 << 20))
         right = digest(wanted)
         server = net.start("b", "iperf3", "-s", "-1")
-        time.sleep(0.3)
+        net.listens("b", 5201)
         text = net.sh("a", "iperf3", "-c", SERVER, "-n", str(each // 2), "-P", "2", "-J", timeout=600)
         server.kill()
         server.communicate()
@@ -80,9 +81,12 @@ def main():
     parser.add_argument("--gigabytes", default=10, type=float)
     parser.add_argument("--rounds", default=5, type=int)
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     reason = netns.why_not()
     if reason:
         sys.exit(f"nothing can be measured: {reason}")
+    harness.needed("iperf3", "nginx", "curl", "nft")
     each = int(arguments.gigabytes * 1e9 / arguments.rounds / len(WAYS))
     seen = {name: [] for name in WAYS}
     for _ in range(arguments.rounds):
@@ -90,7 +94,7 @@ def main():
             with tempfile.TemporaryDirectory() as directory:
                 scratch = Path(directory)
                 scratch.chmod(0o755)
-                seen[name].append(measure(arguments.binary.resolve(), graph, each, scratch))
+                seen[name].append(measure(binary, graph, each, scratch))
     print("| | iperf3 | curl | the program's CPU | bytes | files not as sent |\n|---|---|---|---|---|---|")
     for name, runs in seen.items():
         bulk, files, cpu = (statistics.median(run[n] for run in runs) for n in (0, 1, 3))

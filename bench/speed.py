@@ -15,9 +15,14 @@ import resource
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import inputs
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import harness  # noqa: E402
 
 # input, packets, hold, loops, options; the goal of each row in ns per packet.
 ROWS = [
@@ -85,10 +90,10 @@ def main():
     parser.add_argument("--beside", help="another build, which runs in turn with this one")
     parser.add_argument("--quick", action="store_true", help="small inputs: to see that it works, not how fast it is")
     arguments = parser.parse_args()
+    binaries = [str(harness.program(binary)) for binary in (arguments.binary, arguments.beside) if binary]
     with tempfile.TemporaryDirectory() as directory:
-        binaries = [arguments.binary] + [arguments.beside] * bool(arguments.beside)
         engine_table(binaries, directory, arguments.runs, arguments.quick)
-        analyze_table(arguments.binary, directory, arguments.runs, arguments.quick)
+        analyze_table(binaries[0], directory, arguments.runs, arguments.quick)
 
 
 if __name__ == "__main__":

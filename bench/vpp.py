@@ -170,11 +170,16 @@ def vpp(build, capture, configure, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
-    parser.add_argument("--binary", default="target/dpdk/release/slipstream")
+    parser.add_argument("--binary", default=dpdk.harness.ROOT / "target/dpdk/release/slipstream", type=Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--packets", type=int, default=5_000_000)
     parser.add_argument("--seconds", type=float, default=2)
     arguments = parser.parse_args()
+    dpdk.harness.ends_tidily()
+    binary = str(dpdk.harness.program(arguments.binary, "make dpdk"))
+    for name in ("vpp", "vppctl"):
+        dpdk.harness.program(Path(arguments.build, "bin", name), "BUILD is the folder that VPP was built in")
+    dpdk.harness.needed(root=True)
     out = f"out :: {dpdk.null(1, BURST)}"
     rows = {}
     with tempfile.TemporaryDirectory() as folder, huge_pages(PAGES):
@@ -183,12 +188,12 @@ def main():
         captures = {}
         for slf in (1, 16):
             made, captures[slf] = f"{folder}/made{slf}.pcap", f"{folder}/slf{slf}.pcap"
-            dpdk.write_capture(arguments.binary, made, slf)
+            dpdk.write_capture(binary, made, slf)
             addressed_to(made, captures[slf], ADDRESS)
         for _ in range(arguments.runs):
             for slf, capture in captures.items():
                 start, chain = f"in :: {dpdk.pcap(capture, BURST)}", dpdk.CHAIN.format(rules=f'"{rules}"')
-                ours = lambda graph: dpdk.slipstream(arguments.binary, graph, arguments.packets)[1]
+                ours = lambda graph: dpdk.slipstream(binary, graph, arguments.packets)[1]
                 theirs = lambda configure: vpp(arguments.build, capture, configure, arguments.seconds)
                 turn = {
                     "forward": (ours(f"{start} -> {out}"), theirs(lambda v, _: v.forward())),

@@ -14,6 +14,7 @@ Needs root, ip, ethtool, chrt and a C compiler.
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import sys
@@ -24,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # The tests have a module of the same name, which isn't the one that is meant.
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+import harness  # noqa: E402
 import live_ports  # noqa: E402
 import netns  # noqa: E402
 from netns import Net  # noqa: E402
@@ -91,10 +93,12 @@ def main():
     parser.add_argument("--seconds", default=1.5, type=float)
     parser.add_argument("--peers", action="store_true", help="beside programs in C (bench/peers)")
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     reason = netns.why_not()
     if reason:
         sys.exit(f"nothing can be measured: {reason}")
-    binary = arguments.binary.resolve()
+    harness.needed("chrt", os.environ.get("CC", "cc"))
     print("| pps | | `--coalesce` | its CPU a packet | all | late, median | late, p99 | in all, median | p99 |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:

@@ -10,7 +10,8 @@ mkdir -p "$dir"
 say() { printf '\n── %s\n\n' "$*"; }
 run() { printf '$ slipstream %s\n' "$*"; "$slipstream" "$@"; }
 
-# A number out of JSON as slipstream prints it, one key a line; the path is that of --fail-if.
+# A number out of JSON as slipstream prints it, one key a line; the path is that of --fail-if. A key that is
+# not there is an error.
 value() {
     awk -v want="$2" '
         function path(   i, p) { p = name[1]; for (i = 2; i <= depth; i++) p = p "." name[i]; return p }
@@ -20,9 +21,10 @@ value() {
             if (line ~ /^[\]}]/) { depth--; next }
             if (depth > 0 && list[depth]) name[depth] = ++index_of[depth] - 1
             if (match(line, /^"[^"]*": /)) { name[depth] = substr(line, 2, RLENGTH - 4); line = substr(line, RLENGTH + 1) }
-            if (depth > 0 && path() == want && line !~ /^[\[{]/) { print line; exit }
+            if (depth > 0 && path() == want && line !~ /^[\[{]/) { print line; found = 1; exit }
             if (line ~ /^[\[{]$/) { depth++; list[depth] = line == "["; index_of[depth] = 0 }
-        }' "$1"
+        }
+        END { if (!found) { print FILENAME " has no " want > "/dev/stderr"; exit 1 } }' "$1"
 }
 
 say "How the packets come"

@@ -156,7 +156,7 @@ def commands(block):
 
 
 def runnable(command):
-    """Whether the command is ours, or feeds ours, and this machine has the programs beside it."""
+    """True if the command is ours, or feeds ours, and this machine has the programs beside it."""
     words = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
     words.whitespace_split = True
     programs, first = [], True
@@ -164,7 +164,7 @@ def runnable(command):
         if first:
             programs.append(word)
         first = word in ("|", "&&", ";")
-    return programs[0] in ("slipstream", "zcat") and all(p == "slipstream" or shutil.which(p) for p in programs)
+    return programs[:1] in (["slipstream"], ["zcat"]) and all(p == "slipstream" or shutil.which(p) for p in programs)
 
 
 def smaller(command):
@@ -222,6 +222,8 @@ def check_commands(page, binary, scratch, fail):
 
 
 def main():
+    if len(sys.argv) < 2 or not os.access(sys.argv[1], os.X_OK):
+        sys.exit(f"usage: {sys.argv[0]} SLIPSTREAM [--refresh], where SLIPSTREAM is the program that was built (make build)")
     binary = Path(sys.argv[1]).resolve()
     if "--refresh" in sys.argv:
         for page in PAGES:

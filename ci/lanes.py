@@ -7,13 +7,20 @@ own.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 
+def terminated(number, _):
+    """A request to terminate ends this as an interrupt from the terminal does."""
+    sys.exit(128 + number)
+
+
 def main():
+    signal.signal(signal.SIGTERM, terminated)
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     lanes, failed = [], []
     for targets in sys.argv[1:]:
@@ -21,16 +28,24 @@ def main():
         words = [os.environ.get("MAKE", "make"), "--no-print-directory", *targets.split()]
         since = time.monotonic()
         lanes.append((targets, since, into, subprocess.Popen(words, env=environment, stdout=into, stderr=into and subprocess.STDOUT)))
-    for targets, since, into, process in lanes:
-        _, status, usage = os.wait4(process.pid, 0)
-        status = process.returncode = os.waitstatus_to_exitcode(status)
-        if into:
-            into.seek(0)
-            sys.stdout.buffer.write(into.read())
-        cpu = usage.ru_utime + usage.ru_stime
-        print(f"== {targets}: status {status}, {time.monotonic() - since:.0f} s until here, {cpu:.0f} s of CPU time", flush=True)
-        if status:
-            failed.append(targets)
+    try:
+        for targets, since, into, process in lanes:
+            _, status, usage = os.wait4(process.pid, 0)
+            status = process.returncode = os.waitstatus_to_exitcode(status)
+            if into:
+                into.seek(0)
+                sys.stdout.buffer.write(into.read())
+            cpu = usage.ru_utime + usage.ru_stime
+            print(f"== {targets}: status {status}, {time.monotonic() - since:.0f} s until here, {cpu:.0f} s of CPU time", flush=True)
+            if status:
+                failed.append(targets)
+    finally:
+        # Lanes that are under way when this is interrupted end with it.
+        for *_, process in lanes:
+            if process.returncode is None:
+                process.terminate()
+        for *_, process in lanes:
+            process.wait()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -7,7 +7,6 @@ quantiles may be off by one part in a hundred.
 
 import gzip
 import json
-import shutil
 import subprocess
 
 import capture
@@ -99,14 +98,14 @@ def bare(result):
     return [bare(v) for v in result] if isinstance(result, list) else result
 
 
-def forms(path, scratch):
+def forms(case, path, scratch):
     """Copies of a capture that must give the same figures: (name, file, whether the times are cut to
     microseconds)."""
     data = path.read_bytes()
     plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     (scratch / "copy.gz").write_bytes(gzip.compress(plain, 1))
     yield "gzip", scratch / "copy.gz", False
-    if shutil.which("zstd"):
+    if harness.have(case, "zstd"):
         (scratch / "plain").write_bytes(plain)
         subprocess.run(["zstd", "-q", "-1", scratch / "plain", "-o", scratch / "copy.zst"], check=True)
         yield "zstd", scratch / "copy.zst", False
@@ -119,7 +118,7 @@ def forms(path, scratch):
                 other = scratch / f"copy{'le' if order == '<' else 'be'}{unit}.pcap"
                 capture.write_pcap(other, read.records, read.links[0], order, unit)
                 yield f"pcap {order} {unit} ns", other, unit == 1000
-    if shutil.which("editcap"):
+    if harness.have(case, "editcap"):
         for form in FORMATS:
             other = scratch / f"editcap.{form}"
             subprocess.run(["editcap", "-F", form, path, other], check=True, capture_output=True)
@@ -143,7 +142,8 @@ def one(binary, job, scratch):
         case.check(bare(other.json()) == bare(result), f"{name}: another result than {run.command}")
         yield other.command, case.wrong
     cut = all(r.time % 1000 == 0 for r in capture.read(path).records) if path.stat().st_size <= SMALL else True
-    for name, file, micro in forms(path, scratch):
+    lacking = harness.Case()
+    for name, file, micro in forms(lacking, path, scratch):
         other, case = analyze(binary, file), harness.Case()
         got = other.json()
         if micro and not cut:
@@ -152,6 +152,7 @@ def one(binary, job, scratch):
             got, ref = bare(got), bare(result)
         case.check(got == ref, f"{name}: another result than {run.command}")
         yield f"{other.command} ({name} of {path})", case.wrong
+    yield f"programs for other forms of {path}", lacking.wrong
 
 
 def additive(result):
@@ -173,7 +174,7 @@ def total(binary, job, _):
     alone = [analyze(binary, path).json() for path in paths]
     case.equal([t["file"] for t in result["traces"]], [str(p) for p in paths], "files of traces")
     for path, got, want in zip(paths, result["traces"], alone):
-        case.check(all(got[k] == want[k] for k in got), f"traces: {path.name} is not as alone")
+        case.check({"records", "bytes", "ip", "tcp"} <= set(got) and all(got[k] == want[k] for k in got), f"traces: {path.name} is not as alone")
     sums = [additive(a) for a in alone]
     for key, value in additive(result["total"]).items():
         case.equal(value, sum(s[key] for s in sums), f"total.{key}")
@@ -187,7 +188,11 @@ def total(binary, job, _):
 def halves(binary, job, scratch):
     """A capture cut in two: the halves have together what the whole has, but for what crosses the cut."""
     _, path = job
-    case, records = harness.Case(), len(capture.read(path).records)
+    case = harness.Case()
+    if not harness.have(case, "editcap"):
+        yield f"halves of {path}", case.wrong
+        return
+    records = len(capture.read(path).records)
     first, second = scratch / "first.pcapng", scratch / "second.pcapng"
     subprocess.run(["editcap", "-r", path, first, f"1-{records // 2}"], check=True, capture_output=True)
     subprocess.run(["editcap", "-r", path, second, f"{records // 2 + 1}-{records}"], check=True, capture_output=True)
@@ -213,9 +218,8 @@ def jobs(where):
     small = sorted(p for p in files.values() if p.stat().st_size < SMALL)
     yield "total", small
     yield "total", small[:2]
-    if shutil.which("editcap"):
-        for path in small:
-            yield "halves", path
+    for path in small:
+        yield "halves", path
 
 
 def work(binary, job, scratch):

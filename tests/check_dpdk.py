@@ -12,19 +12,16 @@ import argparse
 import collections
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from pathlib import Path
 
 import capture
 import harness
-from harness import ROOT
+from harness import ROOT, until
 from huge_pages import free, huge_pages
 
 NO_HUGE = "--no-huge --no-pci"
@@ -150,6 +147,7 @@ def tap(case, d):
     """What goes to net_tap comes up at its interface, in a namespace of our own."""
     space, interface = f"sdpdk{os.getpid()}", f"sdt{os.getpid() % 10**6}"
     seen = d.directory / "tap.pcap"
+    children = []
     subprocess.run(["ip", "netns", "add", space], check=True)
     try:
         inside = ["ip", "netns", "exec", space]
@@ -157,11 +155,12 @@ def tap(case, d):
                  ' -> counter -> null')
         runs = subprocess.Popen([*inside, d.program, "run", "-e", graph, "--duration", "8s", "--format", "json"],
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        end = time.monotonic() + 10
-        while time.monotonic() < end and subprocess.run([*inside, "ip", "link", "show", interface], capture_output=True).returncode:
-            time.sleep(0.02)
+        children.append(runs)
+        shown = [*inside, "ip", "link", "show", interface]
+        case.check(until(lambda: subprocess.run(shown, capture_output=True, check=False).returncode == 0), "no interface")
         dump = subprocess.Popen([*inside, "tcpdump", "-i", interface, "-Q", "in", "-w", seen, "-U", "-Z", "root", "-B", "65536"],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        children.append(dump)
         out, err = runs.communicate(timeout=60)
         dump.send_signal(signal.SIGINT)
         dump.wait(10)
@@ -179,7 +178,16 @@ def tap(case, d):
         case.check(len(got) > len(d.packets) // 4 and first is None,
                    f"{len(got)} packets, {strange} of them not ours, another one than sent at {first}; tcpdump: {dump.stderr.read()[-300:]}")
     finally:
+        ended(children)
         subprocess.run(["ip", "netns", "del", space], check=False)
+
+
+def ended(children):
+    """Sees to it that no process of a check goes on when the check is over."""
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
 
 
 def exhausted(case, d):
@@ -199,22 +207,19 @@ def killed(case, d):
     with huge_pages(128):
         graph = 'in :: dpdk(device=net_null0, eal="--no-pci") -> reframe -> out :: dpdk(device=net_null1)'
         runs = subprocess.Popen([d.program, "run", "-e", graph], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 10
-        while time.monotonic() < end and free() == 128:
-            time.sleep(0.02)
-        case.check(free() < 128, "it uses no huge pages")
-        runs.kill()
-        runs.wait()
-        end = time.monotonic() + 5
-        while time.monotonic() < end and free() < 128:
-            time.sleep(0.05)
+        try:
+            case.check(until(lambda: free() < 128), "it uses no huge pages")
+        finally:
+            ended([runs])
+        until(lambda: free() == 128, 5)
         case.equal(free(), 128, "huge pages that are free again")
     # Without huge pages EAL makes a folder of this process's, which is to be gone before packets come.
     graph = f'in :: dpdk(device=net_null0, eal="{NO_HUGE}", idle=1ms) -> reframe -> out :: dpdk(device=net_null1)'
     runs = subprocess.Popen([d.program, "run", "-e", graph], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    began = any("INFO running" in line for line in runs.stderr)
-    runs.kill()
-    runs.communicate()
+    try:
+        began = any("INFO running" in line for line in runs.stderr)
+    finally:
+        ended([runs])
     case.check(began, "it doesn't run without huge pages")
     case.equal(set(Path("/var/run/dpdk").glob("*")) - files, set(), "files left behind")
 
@@ -274,8 +279,8 @@ def main():
     parser.add_argument("--dpdk", type=Path, help="a program that was built with DPDK")
     parser.add_argument("--only", default="", help="only checks that have this text in their name")
     arguments = parser.parse_args()
-    if not os.access(arguments.binary, os.X_OK):
-        sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     if not shutil.which("dpdk-testpmd"):
         subprocess.run([ROOT / "ci" / "deps.sh"], check=True)
     if os.geteuid():
@@ -284,24 +289,10 @@ def main():
     if program is None:
         subprocess.run(["make", "--no-print-directory", "dpdk"], cwd=ROOT, check=True)
         program = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "dpdk" / "release" / "slipstream"
-    passed = failed = 0
+    program = harness.program(program, "make dpdk")
     with tempfile.TemporaryDirectory() as directory:
-        d = Dpdk(Path(directory), arguments.binary.resolve(), program.resolve())
-        for check in CHECKS:
-            if not re.search(arguments.only, check.__name__):
-                continue
-            case, since = harness.Case(), time.monotonic()
-            try:
-                check(case, d)
-            except Exception:  # one check that can't be done must not hide the others
-                case.wrong.append(traceback.format_exc(limit=-3))
-            passed += not case.wrong
-            failed += bool(case.wrong)
-            for what in case.wrong[:5]:
-                print(f"FAILED {check.__name__}\n       {what}", flush=True)
-            print(f"{check.__name__}: {time.monotonic() - since:.1f} s", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+        d = Dpdk(Path(directory), binary, program)
+        harness.one_by_one([(check.__name__, check) for check in CHECKS], arguments.only, lambda check, case: check(case, d))
 
 
 if __name__ == "__main__":

@@ -257,6 +257,9 @@ def diff(binary, job, scratch):
         case.close(rows[key]["change"], of_b - of_a, f"{key}: change")
         case.close(rows[key]["ratio"], of_b / of_a, f"{key}: ratio")
     want = (grouped(keyed(read.records), lambda k: [by_port(k)]), grouped(keyed(read.records[::2]), lambda k: [by_port(k)]))
+    named = [row["name"] for row in got["diff"]["groups"]]
+    case.equal((len(set(named)), set(named) <= want[0].keys() | want[1].keys()), (len(named), True), f"names of groups {named}")
+    case.check(len(named) >= min(5, len(want[0])), f"only {len(named)} of {len(want[0])} groups")
     for row in got["diff"]["groups"]:
         for side, groups_of in zip("ab", want):
             packets = (row[side] or {"packets": 0})["packets"]

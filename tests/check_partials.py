@@ -23,7 +23,8 @@ def fields(run):
 
 
 def same(case, got, want, what):
-    """Both runs have printed the same; else the place where they begin to differ."""
+    """Both runs went well and have printed the same; else the place where they begin to differ."""
+    case.equal(want.status, 0, f"{what}: exit status of {want.command}")
     got, want = (str(fields(run)) for run in (got, want))
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
     case.check(got == want, f"{what}: got …{got[max(0, at - 60):at + 60]}…, expected …{want[max(0, at - 60):at + 60]}…")

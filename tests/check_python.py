@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 import harness
@@ -92,6 +91,9 @@ class Checks(States):
 
         self.slipstream, self.binary, self.where, self.scratch = slipstream, binary, where, scratch
         self.campus = ROOT / "traces/campus.pcap.gz"
+
+    def close(self):
+        """Ends what the checks have begun."""
 
     def command(self, *words):
         """The JSON that the binary prints; None where it fails."""
@@ -539,24 +541,14 @@ else:
 NAMES = ("analyze", "settings", "inputs", "odd_times", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "sketches_without_memory", "interrupts", "tables", "typed", "wheel", "once")
 
 
-def inside(binary, only):
-    """Runs the checks; prints what failed."""
-    passed = failed = 0
+def inside(kind, names, binary, only):
+    """Runs checks of a kind by their names; prints what failed."""
     with tempfile.TemporaryDirectory() as scratch:
-        checks = Checks(binary, harness.traces(), Path(scratch))
-        for name in NAMES:
-            if only not in name:
-                continue
-            since = time.monotonic()
-            try:
-                getattr(checks, name)()
-                passed += 1
-                print(f"{name}: {time.monotonic() - since:.1f} s", flush=True)
-            except Exception:  # pylint: disable=broad-except
-                failed += 1
-                print(f"FAILED {name}\n{traceback.format_exc(limit=-4)}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+        checks = kind(binary, harness.traces(), Path(scratch))
+        try:
+            harness.one_by_one([(name, getattr(checks, name)) for name in names], only, lambda check, _: check())
+        finally:
+            checks.close()
 
 
 def main():
@@ -566,9 +558,10 @@ def main():
     parser.add_argument("--extras", action="store_true", help="with pyarrow and altair")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    binary = arguments.binary.resolve()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     if arguments.inside:
-        inside(binary, arguments.only)
+        inside(Checks, NAMES, binary, arguments.only)
     if not (harness.traces() / "expected.jsonl").exists():
         if os.environ.get("SLIPSTREAM_TRACES") != "none":
             sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")

@@ -53,6 +53,15 @@ class Process:
             return None, out, f"still running after {timeout} s: {err}"
         return self.process.returncode, out, err
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Whoever fails in between leaves no process behind.
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
 
 def reached(there):
     """Arguments of the process with the functions."""
@@ -158,16 +167,26 @@ def worth_slicing(record):
     return found is not None and not found.fragment and found.protocol in (capture.TCP, capture.UDP)
 
 
+def come_back(out):
+    """Waits until more than a thousand packets of 1500 bytes have come back from the functions."""
+    wait_for(lambda: out.exists() and out.stat().st_size > 2000 * 1516, 20)
+
+
+def wait_for(holds, seconds=10):
+    if not harness.until(holds, seconds, 0.01):
+        raise AssertionError("it did not happen")
+
+
 def killed(case, binary, scratch):
     """A process with functions that is killed: the middlebox says so, and ends with an error, its output
     whole."""
     there, out = scratch / "there", scratch / "out.pcap"
-    far = Process(binary, *reached(there), "counter")
-    near = Process(binary, "slice", "run", "synth:packets=100M,size=1500,rate=20kpps", out, "--through", there, "--pace", "real")
-    time.sleep(1)
-    far.process.send_signal(signal.SIGKILL)
-    status, _, err = near.end(20)
-    far.end(20)
+    stream = ("synth:packets=100M,size=1500,rate=20kpps", out, "--through", there, "--pace", "real")
+    with Process(binary, *reached(there), "counter") as far, Process(binary, "slice", "run", *stream) as near:
+        come_back(out)
+        far.process.send_signal(signal.SIGKILL)
+        status, _, err = near.end(20)
+        far.end(20)
     case.equal(status, 2, f"exit status ({err.strip()[-300:]})")
     case.check("ended without finishing" in err, err)
     case.check(len(capture.read(out).records) > 1000, "what had come back is in the file")
@@ -186,13 +205,13 @@ def waiting(case, binary, scratch):
 
 def interrupted(case, binary, scratch):
     """A middlebox that is interrupted lets the functions end too; nothing is an error."""
-    there = scratch / "there"
-    far = Process(binary, *reached(there), "counter")
-    near = Process(binary, "slice", "run", "synth:packets=100M,size=1500,rate=20kpps", "null", "--through", there, "--pace", "real",
-                   "--format", "json")
-    time.sleep(1)
-    near.process.send_signal(signal.SIGINT)
-    for report in ended(case, near, far, 20):
+    there, out = scratch / "there", scratch / "out.pcap"
+    stream = ("synth:packets=100M,size=1500,rate=20kpps", out, "--through", there, "--pace", "real", "--format", "json")
+    with Process(binary, *reached(there), "counter") as far, Process(binary, "slice", "run", *stream) as near:
+        come_back(out)
+        near.process.send_signal(signal.SIGINT)
+        reports = ended(case, near, far, 20)
+    for report in reports:
         case.check(report is None or report["packets_in"] > 1000, "packets came in")
         if report is not None and counters(report, "slice"):
             came = sum(source["packets"] for source in report["sources"] if source["type"] != "shm")
@@ -305,14 +324,6 @@ def locked(case, binary, scratch):
         case.check(status not in (None, 0), f"interrupted: {status} {err}")
         status, _, err = far.end(30)
         case.check(status == 2 and "about to take or leave" in err, f"left alone: {status} {err}")
-
-
-def wait_for(holds, seconds=10):
-    until = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > until:
-            raise AssertionError("it did not happen")
-        time.sleep(0.01)
 
 
 EDGES = (killed, waiting, interrupted, overload, dropped, not_ours, damaged, locked)

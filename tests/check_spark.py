@@ -12,23 +12,20 @@ checked.
 import argparse
 import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
 import warnings
 from pathlib import Path
 from random import Random
 
 import harness
 from check_python import Checks as Package
-from check_python import captures, install
+from check_python import captures, inside, install
 
 SIZE = 64 << 10
 
@@ -54,6 +51,13 @@ class Checks(Package):
     def __init__(self, binary, where, scratch):
         super().__init__(binary, where, scratch)
         self.session = None
+        # What Spark leaves behind goes away with the scratch directory.
+        os.chdir(scratch)
+
+    def close(self):
+        if self.session is not None:
+            self.session.stop()
+        os.chdir("/")
 
     def spark(self, master="local[2,4]"):
         from pyspark.sql import SparkSession
@@ -565,30 +569,6 @@ NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame",
 TOOLS = ("ipykernel", "mypy", "nbclient", "nbformat", "vl-convert-python")
 
 
-def inside(binary, only):
-    """Runs the checks; prints what failed."""
-    warnings.simplefilter("ignore")
-    passed = failed = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)
-        checks = Checks(binary, harness.traces(), Path(scratch))
-        for name in NAMES:
-            if only not in name:
-                continue
-            since = time.monotonic()
-            try:
-                getattr(checks, name)()
-                passed += 1
-                print(f"{name}: {time.monotonic() - since:.1f} s", flush=True)
-            except Exception:  # pylint: disable=broad-except
-                failed += 1
-                print(f"FAILED {name}\n{traceback.format_exc(limit=-4)}", flush=True)
-        if checks.session is not None:
-            checks.session.stop()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary", nargs="?", default=harness.ROOT / "target/release/slipstream", type=Path)
@@ -596,9 +576,12 @@ def main():
     parser.add_argument("--python", help="of a virtual environment in which the package is, with PySpark")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    binary = arguments.binary.resolve()
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     if arguments.inside:
-        inside(binary, arguments.only)
+        warnings.simplefilter("ignore")
+        inside(Checks, NAMES, binary, arguments.only)
+    harness.needed("java")
     if not (harness.traces() / "expected.jsonl").exists():
         if os.environ.get("SLIPSTREAM_TRACES") != "none":
             sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")

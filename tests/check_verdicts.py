@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -198,28 +197,18 @@ def main():
     parser.add_argument("binary", nargs="?", default=harness.ROOT / "target/release/slipstream", type=Path)
     parser.add_argument("--only", default="", help="only checks that have this text in their name")
     arguments = parser.parse_args()
-    if not os.access(arguments.binary, os.X_OK):
-        sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
+    harness.ends_tidily()
+    binary = harness.program(arguments.binary)
     reason = netns.why_not()
     if reason:
         sys.exit(f"no comparison with Linux: {reason}")
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    passed = failed = 0
-    for name, check in CHECKS.items():
-        if arguments.only not in name:
-            continue
-        case = harness.Case()
+
+    def run(check, case):
         with harness.token(), tempfile.TemporaryDirectory(dir=memory) as directory:
-            try:
-                check(case, arguments.binary.resolve(), Path(directory))
-            except Exception:  # one check that can't be judged must not hide the others
-                case.wrong.append(traceback.format_exc(limit=-3))
-        passed += not case.wrong
-        failed += bool(case.wrong)
-        for what in case.wrong[:5]:
-            print(f"FAILED {name}\n       {what}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+            check(case, binary, Path(directory))
+
+    harness.one_by_one(CHECKS.items(), arguments.only, run)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ FREE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
 def huge_pages(count):
     """Sees to `count` pages of 2 MiB; it takes root. Afterwards there are as many as before."""
     before = int(WANTED.read_text())
-    WANTED.write_text(str(count))
     try:
+        WANTED.write_text(str(count))
         for _ in range(20):
             if int(WANTED.read_text()) == count:
                 break

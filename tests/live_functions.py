@@ -3,11 +3,11 @@ them."""
 
 import json
 import os
-import shutil
 import socket
 import struct
 import time
 
+from harness import have
 from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
 PORTS = "lan :: af_packet(interface=ma); wan :: af_packet(interface=mb); "
@@ -23,15 +23,6 @@ http {{
     server {{ listen 80; listen [::]:80; root {dir}/www; }}
 }}
 """
-
-
-def have(case, *programs):
-    """Whether these are installed; where CI is set, they must be."""
-    missing = [p for p in programs if not shutil.which(p)]
-    if missing:
-        case.check(not os.environ.get("CI"), f"{', '.join(missing)} not installed")
-        print(f"       not checked: {', '.join(missing)} not installed")
-    return not missing
 
 
 def mac(net, name):
@@ -56,9 +47,7 @@ def nginx(net, end, scratch):
     (www / "page").write_bytes(page)
     (scratch / "nginx.conf").write_text(NGINX.format(dir=scratch))
     net.start(end, "nginx", "-p", scratch, "-c", scratch / "nginx.conf", "-e", scratch / "error.log")
-    deadline = time.monotonic() + 5
-    while ":80 " not in net.sh(end, "ss", "-ltn") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    net.listens(end, 80)
     return page
 
 
@@ -71,7 +60,7 @@ def fetch(case, net, url, page, scratch, end="a"):
 def iperf(net, target):
     """Mbit/s over two connections."""
     server = net.start("b", "iperf3", "-s", "-1")
-    time.sleep(0.3)
+    net.listens("b", 5201)
     text = net.sh("a", "iperf3", "-c", target, "-t", "1", "-P", "2", "-J", timeout=30)
     # The client has the result; a server may miss the end of a connection over which nothing more comes.
     server.kill()

@@ -15,7 +15,8 @@ import signal
 import time
 
 import harness
-from live_functions import ended, fetch, have, nginx
+from harness import have
+from live_functions import ended, fetch, nginx
 from netns import Middlebox, Net
 
 CONFIGS = harness.ROOT / "configs"

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 
-from harness import ROOT, Run
-from live_functions import have
+from harness import ROOT, Run, have
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 CAPABILITIES = "+net_raw,+net_admin,+bpf"

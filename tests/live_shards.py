@@ -8,7 +8,8 @@ import struct
 import threading
 import time
 
-from live_functions import JSON, PORTS, ended, fetch, have, mac, nginx
+from harness import have
+from live_functions import JSON, PORTS, ended, fetch, mac, nginx
 from live_ports import PACKETS, Capture, stream
 from netns import Middlebox, Net, checksum, number_of, udp
 

@@ -11,7 +11,8 @@ f.
 import os
 import subprocess
 
-from live_functions import JSON, ended, fetch, have, iperf, nginx
+from harness import have
+from live_functions import JSON, ended, fetch, iperf, nginx
 from netns import Middlebox, Net
 
 NAT = """

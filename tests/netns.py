@@ -9,6 +9,7 @@ checksums themselves and don't leave segmentation to a card that isn't there.
 import ctypes
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,9 @@ import struct
 import subprocess
 import tempfile
 import time
+from pathlib import Path
+
+from harness import until
 
 NEEDS = ("ip", "ethtool")
 CLONE_NEWNET = 0x40000000
@@ -35,14 +39,25 @@ def why_not():
         return f"{', '.join(missing)} not installed"
     if os.geteuid() != 0:
         return "only root may make network namespaces"
+    clear()
     name = f"slip{os.getpid()}t"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
         return f"network namespaces can't be made: {made.stderr.strip()}"
-    pair = ["ip", "-n", name, "link", "add", "x0", "type", "veth", "peer", "name", "x1"]
-    veth = subprocess.run(pair, capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", name], check=False)
+    try:
+        pair = ["ip", "-n", name, "link", "add", "x0", "type", "veth", "peer", "name", "x1"]
+        veth = subprocess.run(pair, capture_output=True, text=True, check=False)
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False)
     return f"virtual interfaces can't be made: {veth.stderr.strip()}" if veth.returncode else None
+
+
+def clear():
+    """Takes away the namespaces of checks that were killed: those of processes that are no more."""
+    for path in Path("/run/netns").glob("slip*"):
+        owner = re.fullmatch(r"slip(\d+)[a-z]", path.name)
+        if owner and not Path(f"/proc/{owner[1]}").exists():
+            subprocess.run(["ip", "netns", "del", path.name], capture_output=True, check=False)
 
 
 class Net:
@@ -124,6 +139,12 @@ class Net:
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, env=env)
         self.children.append(child)
         return child
+
+    def listens(self, end, port):
+        """Waits until somebody in a namespace listens at a port of TCP."""
+        waits = re.compile(rf":{port:04X} [0-9A-F]+:0000 0A ")
+        if not until(lambda: waits.search(self.sh(end, "cat", "/proc/net/tcp", "/proc/net/tcp6")), 20):
+            raise AssertionError(f"nobody listens at port {port} of {end}")
 
     def socket(self, end, *arguments):
         """A socket of this process in a namespace."""
@@ -248,10 +269,12 @@ class Middlebox:
     def ready(self):
         """Waits until its ports are open, or it has ended. From then on nobody hears it but who watches
         it."""
-        end = time.monotonic() + 10
-        while time.monotonic() < end and self.child.poll() is None:
+        end = time.monotonic() + 20
+        while self.child.poll() is None:
             if self.hear(0.05) and self.told[-1].startswith("READY=1"):
                 break
+            if time.monotonic() > end:
+                raise AssertionError(f"{self.command}: not ready after 20 s: {self.told}")
         if not self.watched:
             self.manager.close()
         return self

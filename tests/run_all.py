@@ -11,11 +11,14 @@ checks, too, with the binary as its last word.
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import harness
 
 HERE = Path(__file__).parent
 # The longest first: those that build something, then by CPU time.
@@ -30,6 +33,7 @@ class Check:
 
     def __init__(self, name, words, **how):
         self.name, self.since, self.output, self.cpu = name, time.monotonic(), tempfile.TemporaryFile(), 0.0
+        self.status = None
         self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=self.output,
                                         stderr=subprocess.STDOUT, **how)
 
@@ -37,7 +41,8 @@ class Check:
         """True if it has ended."""
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
         if pid:
-            self.process.returncode, self.cpu = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+            self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu = usage.ru_utime + usage.ru_stime
         return bool(pid)
 
     def ended(self):
@@ -45,31 +50,38 @@ class Check:
         self.output.seek(0)
         print(f"== {self.name}", flush=True)
         sys.stdout.buffer.write(self.output.read())
-        print(f"== {self.name}: {time.monotonic() - self.since:.0f} s, {self.cpu:.0f} s of CPU time", flush=True)
-        return self.process.returncode == 0
+        # One that was killed has said nothing of it.
+        how = f", ended by {signal.Signals(-self.status).name}" if self.status < 0 else ""
+        print(f"== {self.name}: {time.monotonic() - self.since:.0f} s, {self.cpu:.0f} s of CPU time{how}", flush=True)
+        return self.status == 0
 
 
 def beside(commands):
     """Runs all at once, with a token for every core; the names of those that failed."""
     with tempfile.TemporaryDirectory() as directory:
-        fifo = Path(directory) / "tokens"
-        os.mkfifo(fifo)
-        tokens = os.open(fifo, os.O_RDWR)
-        os.write(tokens, b"." * (os.cpu_count() or 2))
-        environment = {**os.environ, "SLIPSTREAM_TOKENS": str(fifo)}
+        for number in range(os.cpu_count() or 2):
+            (Path(directory) / f"token{number}").touch()
+        environment = {**os.environ, "SLIPSTREAM_TOKENS": directory}
         running = [Check(name, words, env=environment) for name, words in commands]
         return wait(running)
 
 
 def wait(running):
-    """Waits for all; the names of those that failed."""
+    """Waits for all; the names of those that failed. Whoever still runs when this is interrupted is asked to
+    end, and waited for while it tidies up."""
     failed = []
-    while running:
-        for check in [check for check in running if check.is_over()]:
-            running.remove(check)
-            if not check.ended():
-                failed.append(check.name)
-        time.sleep(0.1)
+    try:
+        while running:
+            for check in [check for check in running if check.is_over()]:
+                running.remove(check)
+                if not check.ended():
+                    failed.append(check.name)
+            time.sleep(0.1)
+    finally:
+        for check in running:
+            check.process.terminate()
+        for check in running:
+            check.process.wait()
     return failed
 
 
@@ -80,6 +92,8 @@ def main():
     parser.add_argument("--alone", action="store_true", help="only those that can't")
     parser.add_argument("--and", action="append", default=[], dest="others", metavar="COMMAND", help="runs beside the checks")
     arguments = parser.parse_args()
+    harness.ends_tidily()
+    harness.program(arguments.binary)
     failed = []
     if not arguments.alone:
         commands = [(check, (sys.executable, HERE / check, arguments.binary)) for check in BESIDE]

@@ -43,6 +43,8 @@ class Twin:
                      "shortest": lambda train: seen[train.flow]}[policy]
         # What comes out: (packet, time), and the trains: (cause, packets).
         self.out, self.trains = [], []
+        # Packets that were not to be held.
+        self.bypassed = 0
         for packet, (time, flow, kind) in enumerate(zip(times, flows, kinds)):
             if time >= self.soonest:
                 self.pass_time(time)
@@ -109,6 +111,7 @@ class Twin:
             if self.leaving:
                 self.emit()
             self.out.append((packet, time))
+            self.bypassed += bypass
             self.trains.append(("bypass" if bypass else "full" if burst == 1 else "deadline", [packet]))
             return
         if train and train.kind != kind:
