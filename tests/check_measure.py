@@ -321,8 +321,6 @@ def shards(binary, path, scratch):
     """Two halves of a capture, measured apart and merged, say what one pass says; saved states say what the
     run said."""
     read = capture.read(path)
-    if len(set(read.links)) != 1 or any(r.time is None for r in read.records):
-        return
     whole, parts, link = counts.packets(read.records), [scratch / "even.pcap", scratch / "odd.pcap"], read.links[0]
     for part, file in enumerate(parts):
         capture.write_pcap(file, read.records[part::2], link)
@@ -460,7 +458,9 @@ def bounded(binary, path, _scratch):
                 if run.status == 2:
                     break
                 got = result(run, case)
-                for epoch, true, before in zip(got["epochs"], want, [None, *want]) if got else ():
+                if got is None or not case.equal(len(got["epochs"]), len(want), "epochs"):
+                    break
+                for epoch, true, before in zip(got["epochs"], want, [None, *want]):
                     if sketch == "flow-radar" and epoch["saturated"]:
                         continue
                     share = min(share, epoch["confidence"])
@@ -474,6 +474,8 @@ def bounded(binary, path, _scratch):
                 # are 12.
                 margin = 3 * (answers * share * (1 - share) * max(1, answers / 12) ** 0.5) ** 0.5
                 case.check(held >= answers * share - margin, f"{held} of {answers} bounds hold, stated {share}")
+                # In little memory a FlowRadar may be saturated each time; in more, something is answered.
+                case.check(answers > 0 or memory == "16KiB", "not a single bound was held to the truth")
             yield f"{run.command} (6 seeds)", case.wrong
 
 
@@ -494,8 +496,6 @@ def sharded(binary, path, scratch):
     """One, two, four and seven shards in epochs by time, merged: what one pass says, within what is true and
     what is stated."""
     read = capture.read(path)
-    if len(set(read.links)) != 1 or any(r.time is None for r in read.records):
-        return
     records, link = measure_shards.two_days(read.records), read.links[0]
     span = max(r.time for r in read.records) - min(r.time for r in read.records)
     length = max(1, span // 5)
@@ -562,7 +562,11 @@ def jobs(where):
     captures = sorted((*(where / "large").iterdir(), *(where / "multi").iterdir()), key=lambda p: -p.stat().st_size)
     for path in captures:
         yield "captured", path
-    few = [p for p in captures if p.name in ("pcpp-many-protocols.pcap", "ndpi-gnutella.pcap", "ndpi-alexa-app.pcapng")]
+    # These can be written anew as one pcap file: they have one link type, and all packets have times.
+    names = ("pcpp-many-protocols.pcap", "ndpi-gnutella.pcap", "ndpi-alexa-app.pcapng")
+    few = [p for p in captures if p.name in names]
+    if len(few) != len(names):
+        raise SystemExit(f"of {', '.join(names)} only {len(few)} are in {where}")
     for path in few:
         for name in ("tight", "named", "shards", *(("bounded",) if path == few[-1] else ())):
             yield name, path
