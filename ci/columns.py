@@ -30,7 +30,7 @@ UNBROKEN = ("|", "#", "<", ">", "usage:")
 
 
 def is_too_wide(line, start=0):
-    """Whether a line has more columns than it may, though a word of its text, which begins at `start`, could
+    """True if a line has more columns than it may, though a word of its text, which begins at `start`, could
     stand on the next one."""
     if len(line) <= COLUMNS or line[start:].lstrip().startswith(UNBROKEN):
         return False

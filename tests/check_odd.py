@@ -45,7 +45,7 @@ class Watched:
         child.kill()
 
     def behaved(self, case, path):
-        """Whether it ended as a program should; its result where it has one."""
+        """Checks that it ended as a program should; returns its result where it has one."""
         case.check(not self.late, f"still running after {SECONDS} s")
         case.check(self.megabytes < MEGABYTES, f"took {self.megabytes:.0f} MB")
         case.check("panicked" not in self.stderr, f"panicked: {self.stderr[:300]}")

@@ -67,7 +67,7 @@ def ours(case, binary, scratch, capture, rules, settings=""):
 
 
 def compare(case, what, frames, kernel, mine):
-    """Whether the same packets came out, in the same order."""
+    """Checks that the same packets came out, in the same order."""
     only_kernel, only_mine = np.setdiff1d(kernel, mine), np.setdiff1d(mine, kernel)
     for name, numbers in (("only Linux passes", only_kernel), ("only we pass", only_mine)):
         shown = "; ".join(f"{n}: {frames[n, 12:82].tobytes().hex()}" for n in numbers[:3])

@@ -91,7 +91,7 @@ def directory(scratch, name):
 
 
 def pings(case, net, end, target, count=3):
-    """Whether each of some echo requests is answered."""
+    """Checks that each of some echo requests is answered."""
     text = net.sh(end, "ping", "-c", count, "-i", "0.05", "-W", "2", target, check=False)
     case.check(f"{count} received" in text, f"{end} to {target}: {text}")
 

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not():
-    """Why namespaces can't be had here; nothing where they can."""
+    """Tells why namespaces can't be had here; nothing where they can."""
     missing = [program for program in NEEDS if not shutil.which(program)]
     if missing:
         return f"{', '.join(missing)} not installed"
@@ -221,7 +221,7 @@ def udp(net, number, flow=0, payload=18, tag=b""):
 
 
 def is_udp(frame):
-    """Whether it is one of ours, tagged or not."""
+    """True if it is one of ours, tagged or not."""
     at = 12
     while frame[at:at + 2] in (b"\x81\0", b"\x88\xa8"):
         at += 4
@@ -258,7 +258,7 @@ class Middlebox:
         self.told = []
 
     def hear(self, seconds):
-        """What it tells within this time, if anything, goes to `told`."""
+        """Adds to `told` what it tells within this time, if anything."""
         self.manager.settimeout(seconds)
         try:
             self.told.append(self.manager.recv(4096).decode())

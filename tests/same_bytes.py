@@ -299,7 +299,7 @@ class Known:
         self.missing = collections.Counter()
 
     def all(self, call):
-        """Whether both builds know all options of a run. A setting of a stage is none, nor is what comes
+        """True if both builds know all options of a run. A setting of a stage is none, nor is what comes
         behind `=`."""
         words = [str(word) for word in call.words]
         verb = tuple(words[:2] if words[0] in ("model", "slice") or words[:2] in (["measure", "merge"], ["measure", "query"]) else words[:1])

@@ -60,7 +60,7 @@ def text(lines):
 
 
 def within(old, new):
-    """Whether all old lines are there, in their order; the sentences of a page may go on."""
+    """True if all old lines are there, in their order; the sentences of a page may go on."""
     rest = iter(new)
     same = lambda one, line: line == one or one.endswith("</p>") and line.startswith(one.removesuffix("</p>"))
     return all(any(same(one, line) for line in rest) for one in old)
@@ -102,7 +102,7 @@ def templates(data):
 
 
 def file(old, new, name, known):
-    """Whether two files differ in a known way; its kind is added to `known`."""
+    """True if two files differ in a known way; its kind is added to `known`."""
     if known is None:
         return False
     kind = None
