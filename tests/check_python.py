@@ -460,7 +460,12 @@ else:
         except ImportError:
             self.raises(ImportError, result.plot, "pip install altair")
         else:
-            assert result.plot().to_dict()["hconcat"]
+            plot, raw = result.plot().to_dict(), result.to_dict()["ip"]
+            assert plot["hconcat"]
+            # Who doesn't see it is told the figures.
+            for window in raw["windows"]:
+                assert f"{window['mean_train']:.2f} packets a train" in plot["description"], plot["description"]
+            assert f"{raw['temporal_distance_ns']['p50'] / 1000:.1f} µs" in plot["description"], plot["description"]
             assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
 
     def packets_to_the_damage(self):

@@ -4,7 +4,7 @@
 >>> result = slipstream.analyze("traces/campus.pcap.gz")
 >>> result.total.ip.slf                      # packets a run of one flow
 1.2334...
->>> result.plot().save("locality.html")      # needs altair
+>>> result.plot().save("locality.html", inline=True)  # needs altair and vl-convert-python
 
 Everything here gives the numbers of the command `slipstream`, digit for digit: `to_dict()` of a result is
 what the command prints with `--format json`. Python's lock is released while there is work.

@@ -183,8 +183,8 @@ class Trace:
 
     def plot(self) -> Any:
         """An `altair.Chart`: which share of packets would leave in trains of at most so many, a line a
-        window; beside it, which share of packets follows within which time and within how many packets on the
-        one before of its flow."""
+        window; beside it, which share of packets follows within which time on the one before of its flow.
+        `.save("locality.html", inline=True)` makes a page that needs no network."""
         try:
             import altair
         except ImportError as error:
@@ -201,7 +201,15 @@ class Trace:
         second = altair.Chart(altair.Data(values=times), title="Time since the flow's packet before").mark_line().encode(
             x=altair.X("value:Q", title="µs, at most", scale=altair.Scale(type="log")),
             y=altair.Y("share:Q", title="share of pairs", axis=altair.Axis(format="%"), scale=altair.Scale(domain=[0, 1])))
-        return altair.hconcat(first, second)
+        return altair.hconcat(first, second).properties(description=self._plot_in_words())
+
+    def _plot_in_words(self) -> str:
+        """The charts in words, for those who don't see them."""
+        held = [f"{_time(window.window_ns)}: {window.mean_train:.2f} packets a train, {window.share_packets_in_trains:.0%} of packets in trains"
+                for window in self.ip.windows if window.mean_train is not None and window.share_packets_in_trains is not None]
+        median = self.ip.temporal_distance_ns.p50
+        times = [] if median is None else [f"median time since the flow's packet before {median / 1000:.1f} µs"]
+        return "; ".join(["Length of trains by hold, and time between packets of a flow", *held, *times])
 
 
 @dataclass(frozen=True)

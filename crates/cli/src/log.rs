@@ -2,14 +2,19 @@
 //!
 //! Events of a live run ([`LIVE`]) are told from level `info` on, with their time; everything else from
 //! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON
-//! object a line of everything but reports. Under systemd's journal, which has times of its own, text goes
-//! without.
+//! object a line of everything but reports. Where stderr is systemd's journal, which has times of its own, text
+//! goes without, and each line begins with its priority (`<4>`, sd-daemon(3)), which the journal takes off.
 //!
 //! While a pipeline runs live nobody waits for whoever reads the log ([`dont_wait`]).
 
 mod queue;
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata as FileMetadata};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,6 +22,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tracing::{Metadata, warn};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -105,24 +111,79 @@ pub(crate) fn drain() {
 }
 
 /// Writes to stderr. Errors of that are dropped: no other place is left to report them.
-pub(crate) fn write(data: &[u8]) {
+fn write(data: &[u8]) {
     match QUEUE.get() {
         Some(queue) => queue.offer(data),
         None => drop(io::stderr().write_all(data)),
     }
 }
 
-/// Stderr.
-struct Stderr;
+/// Writes lines of some importance to stderr.
+pub(crate) fn write_at(level: tracing::Level, data: &[u8]) {
+    write(&if is_journal() { with_priority(level, data) } else { Cow::Borrowed(data) });
+}
+
+/// True where stderr is a stream to systemd's journal.
+fn is_journal() -> bool {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    *IS_JOURNAL.get_or_init(|| {
+        let stderr = io::stderr().as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata());
+        let named = std::env::var_os("JOURNAL_STREAM");
+        named.zip(stderr.ok()).is_some_and(|(named, stderr)| is_stream(&named, &stderr))
+    })
+}
+
+/// True for the file that `JOURNAL_STREAM` names by its device and inode. A program has that variable from
+/// whoever started it, also where its stderr goes elsewhere.
+fn is_stream(named: &OsStr, file: &FileMetadata) -> bool {
+    let numbers = || {
+        let (device, inode) = named.to_str()?.split_once(':')?;
+        Some((device.parse::<u64>().ok()?, inode.parse::<u64>().ok()?))
+    };
+    numbers() == Some((file.dev(), file.ino()))
+}
+
+/// Lines as the journal takes them: each with its priority, that of syslog.
+fn with_priority(level: tracing::Level, lines: &[u8]) -> Cow<'_, [u8]> {
+    let priority: &[u8] = match level {
+        tracing::Level::ERROR => b"<3>",
+        tracing::Level::WARN => b"<4>",
+        tracing::Level::INFO => b"<6>",
+        tracing::Level::DEBUG | tracing::Level::TRACE => b"<7>",
+    };
+    let lines = lines.split_inclusive(|byte| *byte == b'\n');
+    lines.flat_map(|line| [priority, line]).flatten().copied().collect()
+}
+
+/// Stderr, for events of a level where one is known.
+struct Stderr(Option<tracing::Level>);
 
 impl Write for Stderr {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        write(data);
+        match self.0 {
+            Some(level) => write_at(level, data),
+            None => write(data),
+        }
         Ok(data.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Gives each event its [`Stderr`].
+struct ToStderr;
+
+impl MakeWriter<'_> for ToStderr {
+    type Writer = Stderr;
+
+    fn make_writer(&self) -> Stderr {
+        Stderr(None)
+    }
+
+    fn make_writer_for(&self, event: &Metadata<'_>) -> Stderr {
+        Stderr(Some(*event.level()))
     }
 }
 
@@ -142,8 +203,8 @@ fn levels(verbose: u8, asked_for: Option<Level>) -> (LevelFilter, LevelFilter) {
 }
 
 /// Lines of text.
-fn lines<S>() -> fmt::Layer<S, DefaultFields, Format, fn() -> Stderr> {
-    fmt::layer().with_writer((|| Stderr) as fn() -> Stderr).with_ansi(colours()).with_target(false)
+fn lines<S>() -> fmt::Layer<S, DefaultFields, Format, ToStderr> {
+    fmt::layer().with_writer(ToStderr).with_ansi(colours()).with_target(false)
 }
 
 /// Sends log lines to stderr.
@@ -159,10 +220,10 @@ pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, format: LogFormat) {
     match format {
         LogFormat::Json => {
             JSON.store(true, Ordering::Relaxed);
-            let layer = fmt::layer().json().flatten_event(true).with_target(false).with_writer(|| Stderr);
+            let layer = fmt::layer().json().flatten_event(true).with_target(false).with_writer(ToStderr);
             registry.with(layer.with_filter(filter_fn(told))).init();
         }
-        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+        LogFormat::Text if is_journal() => {
             registry.with(lines().without_time().with_filter(filter_fn(told))).init();
         }
         LogFormat::Text => {
@@ -175,6 +236,23 @@ pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, format: LogFormat) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_journal_has_each_line_with_its_priority() {
+        let of = |level, lines: &str| String::from_utf8(with_priority(level, lines.as_bytes()).into_owned());
+        assert_eq!(of(tracing::Level::WARN, "a\nb\n").unwrap(), "<4>a\n<4>b\n");
+        assert_eq!(of(tracing::Level::ERROR, "a").unwrap(), "<3>a");
+        assert_eq!(of(tracing::Level::TRACE, "").unwrap(), "");
+    }
+
+    #[test]
+    fn the_journal_is_known_by_its_stream() {
+        let file = tempfile::tempfile().unwrap().metadata().unwrap();
+        let named = |text: &str| is_stream(OsStr::new(text), &file);
+        assert!(named(&format!("{}:{}", file.dev(), file.ino())));
+        assert!(!named(&format!("{}:{}", file.dev(), file.ino() + 1)));
+        assert!(!named("") && !named("1") && !named("a:b"));
+    }
 
     #[test]
     fn a_level_that_was_asked_for_counts_for_all() {

@@ -4,6 +4,7 @@
 //! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two
 //! batches; while nobody asks, nothing is done.
 
+mod formats;
 mod server;
 mod snapshots;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use crate::types;
 use anyhow::Context;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -27,6 +28,7 @@ use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
 use slipstream::stage::DropReason;
 use slipstream_stats::Histogram;
 
+use self::formats::Format;
 use self::snapshots::Snapshots;
 
 /// Upper ends of the classes of delays: powers of two from 1 µs.
@@ -84,12 +86,14 @@ fn not_yet() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the pipeline has not answered yet\n").into_response()
 }
 
-async fn metrics(State(pages): State<Pages>) -> Response {
+async fn metrics(State(pages): State<Pages>, asked: HeaderMap) -> Response {
     let Some(snapshot) = pages.snapshots.next().await else { return not_yet() };
     match snapshot.metrics.get_or_init(|| as_text(snapshot.report.clone()).ok()) {
         Some(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text.clone()).into_response()
+            let accept = asked.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            let format = Format::of(accept);
+            ([(header::CONTENT_TYPE, format.name()), (header::VARY, "accept")], format.of_text(text))
+                .into_response()
         }
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -154,7 +158,7 @@ const LEVELS: [&str; 23] = [
 /// The type of stages that measure.
 const MEASURE: &str = "measure";
 
-/// A report in the text format of Prometheus (OpenMetrics).
+/// A report as OpenMetrics.
 fn as_text(report: Arc<RunReport>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("slipstream");
     registry.register_collector(Box::new(Figures(report)));
@@ -353,16 +357,42 @@ impl Figures {
     fn reframes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = || self.all_stages().filter_map(|s| Some((s, s.0.reframe.as_deref()?)));
         let (mut factors, mut lengths) = (Vec::new(), Vec::new());
+        let (mut packets, mut runs) = (Vec::new(), Vec::new());
+        let (mut trains, mut train_packets) = (Vec::new(), Vec::new());
         for (stage, stats) in all() {
+            let total = stats.total();
             for (side, slf) in [("in", stats.slf_in()), ("out", stats.slf_out())] {
                 factors.extend(slf.map(|slf| (with(labels(stage), "side", side), slf)));
             }
-            lengths.extend(stats.total().mean_train().map(|mean| (labels(stage), mean)));
+            lengths.extend(total.mean_train().map(|mean| (labels(stage), mean)));
+            for (side, of_packets, of_runs) in
+                [("in", total.packets_in, total.runs_in), ("out", total.packets_out, total.runs_out)]
+            {
+                packets.push((with(labels(stage), "side", side), of_packets as f64));
+                runs.push((with(labels(stage), "side", side), of_runs as f64));
+            }
+            trains.push((labels(stage), total.trains as f64));
+            train_packets.push((labels(stage), (total.packets_out + total.packets_coalesced) as f64));
         }
+        // The means above are of the whole run; rates of these are those of any time.
+        let counter = MetricType::Counter;
+        let help = "Classified packets that came in and went out";
+        family(encoder, ("reframe_packets", help, None), counter, &packets)?;
+        let help = "Runs, maximal stretches of packets of one flow, among them";
+        family(encoder, ("reframe_runs", help, None), counter, &runs)?;
+        family(encoder, ("reframe_trains", "Trains that left", None), counter, &trains)?;
+        let help = "Packets of the trains that left, before some of them were merged";
+        family(encoder, ("reframe_train_packets", help, None), counter, &train_packets)?;
         let gauge = MetricType::Gauge;
-        let help = "Spatial locality factor: mean number of packets of a flow back to back";
+        let help =
+            "Spatial locality factor: mean number of packets of a flow back to back, since the run began";
         family(encoder, ("reframe_slf", help, None), gauge, &factors)?;
-        family(encoder, ("reframe_mean_train", "Mean packets of a train", None), gauge, &lengths)?;
+        family(
+            encoder,
+            ("reframe_mean_train", "Mean packets of a train, since the run began", None),
+            gauge,
+            &lengths,
+        )?;
         if all().next().is_none() {
             return Ok(());
         }

@@ -20,13 +20,14 @@ use slipstream::io::capture::{CaptureError, Stopped, stops_streams};
 use slipstream::new_file::advice_on_write;
 use slipstream::source::SourceError;
 use slipstream_report::visible;
+use tracing::Level;
 
 /// Tells a user the reason for a wait.
 pub(crate) fn note(what: &str) {
     if crate::log::is_json() {
         tracing::info!(target: crate::log::TOLD, "{what}");
     } else {
-        say(&format!("slipstream: {what}"));
+        say_at(Level::INFO, &format!("slipstream: {what}"));
     }
 }
 
@@ -35,7 +36,7 @@ pub(crate) fn complain(what: &str) {
     if crate::log::is_json() {
         tracing::error!(target: crate::log::TOLD, "{what}");
     } else {
-        say(&format!("slipstream: {what}"));
+        say_at(Level::ERROR, &format!("slipstream: {what}"));
     }
 }
 
@@ -48,10 +49,15 @@ pub(crate) fn tell_metrics(url: &str) {
     }
 }
 
-/// Prints a line to stderr.
+/// Prints lines to stderr.
 pub(crate) fn say(what: &str) {
+    say_at(Level::INFO, what);
+}
+
+/// Prints lines to stderr, which are of some importance.
+fn say_at(level: Level, what: &str) {
     let lines: Vec<String> = what.split('\n').map(visible).collect();
-    crate::log::write(format!("{}\n", lines.join("\n")).as_bytes());
+    crate::log::write_at(level, format!("{}\n", lines.join("\n")).as_bytes());
 }
 
 /// An error and its causes on one line; a cause that an error's own text ends with is not said again.

@@ -60,7 +60,23 @@ fn check_page(page: &str) -> Document<'_> {
         };
         assert!(svg.descendants().any(drawn), "a chart without data: {labels:?}");
     }
+    check_tables(&tree);
     tree
+}
+
+/// Tables that are wider than a telephone are scrolled, by keys too, so that each is a stop of the keyboard with a
+/// name; and what a program reads aloud knows the table's name, and which cells are heads of what.
+fn check_tables(tree: &Document<'_>) {
+    let named = |n: &roxmltree::Node<'_, '_>| n.attribute("aria-label").is_some_and(|name| !name.is_empty());
+    for table in tree.descendants().filter(|n| n.has_tag_name(("http://www.w3.org/1999/xhtml", "table"))) {
+        let scrolled = table.parent().unwrap();
+        assert_eq!(scrolled.attribute("class"), Some("sheet"));
+        assert_eq!((scrolled.attribute("tabindex"), scrolled.attribute("role")), (Some("0"), Some("group")));
+        let caption = table.children().any(|n| n.tag_name().name() == "caption");
+        assert!(named(&scrolled) && (caption || named(&table)), "{scrolled:?}");
+        let mut heads = table.descendants().filter(|n| n.tag_name().name() == "th");
+        assert!(heads.all(|head| head.attribute("scope").is_some()), "{table:?}");
+    }
 }
 
 #[test]
@@ -127,6 +143,23 @@ fn several_traces_have_a_total_and_a_part_each() {
     let heads: Vec<_> = tree.descendants().filter(|n| n.tag_name().name() == "h2").collect();
     let heads: Vec<_> = heads.iter().map(|n| n.descendants().find_map(|d| d.text()).unwrap()).collect();
     assert_eq!(heads, ["total of 2 traces", TRAFFIC, other]);
+    // A link to a trace opens what is closed: browsers do so where it leads to something within.
+    let links: Vec<_> = tree
+        .descendants()
+        .filter_map(|n| n.attribute("href"))
+        .filter_map(|to| to.strip_prefix('#'))
+        .collect();
+    assert_eq!(links.len(), 3);
+    for (number, link) in links.iter().enumerate() {
+        let to = tree.descendants().find(|n| n.attribute("id") == Some(link)).unwrap();
+        let opens = to.ancestors().skip(1).any(|n| n.tag_name().name() == "details");
+        assert_eq!(opens, number > 0, "{link}");
+    }
+    // The command line is as long as its user makes it.
+    assert!(page.contains("code { overflow-wrap: anywhere; }"));
+    // Paper has what is closed, too, and in ink whatever the screen.
+    assert!(page.contains("details::details-content { content-visibility: visible; block-size: auto; }"));
+    assert!(page.contains("@media screen and (prefers-color-scheme: dark)"));
 }
 
 #[test]

@@ -43,6 +43,12 @@ impl Watched {
 
     /// Status and body.
     fn get(&self, request: &str) -> (u16, String) {
+        let (head, body) = self.answer(request);
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+    }
+
+    /// Head and body.
+    fn answer(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -50,7 +56,7 @@ impl Watched {
         stream.read_to_end(&mut answer).unwrap();
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        (head.to_owned(), body.to_owned())
     }
 
     fn page(&self, path: &str) -> String {
@@ -208,8 +214,9 @@ fn the_board_and_the_book_name_what_is_served() {
         shown.insert(family);
     }
     // Rates on the board are of counters.
-    for query in queries.iter().filter(|query| query.contains("rate(")) {
-        let (_, rest) = query.split_once("rate(").unwrap();
+    for (query, rest) in
+        queries.iter().flat_map(|query| query.split("rate(").skip(1).map(move |r| (query, r)))
+    {
         let name = names(rest).into_iter().find(|name| rest.starts_with(name)).unwrap();
         assert!(name.ends_with("_total") || name.ends_with("_bucket") || name.ends_with("_count"), "{query}");
     }
@@ -315,6 +322,58 @@ fn a_client_may_end_its_side() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("slipstream_elapsed"), "{answer:?}");
+}
+
+/// A client gets the format that it reads, and a counter has the name there that its series have.
+#[test]
+fn a_client_gets_the_format_that_it_reads() {
+    let watched = Watched::new();
+    let answer = |accept: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n");
+        watched.answer(&request)
+    };
+    for accept in ["", "Accept: */*\r\n", "Accept: text/plain;q=0.5, application/openmetrics-text\r\n"] {
+        let (head, body) = answer(accept);
+        assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0;"), "{head}");
+        assert!(
+            body.contains("# TYPE slipstream_source_packets counter\n") && body.ends_with("# EOF\n"),
+            "{body}"
+        );
+    }
+    for accept in ["Accept: text/plain;version=0.0.4\r\n", "Accept: text/html,*/*;q=0.8\r\n"] {
+        let (head, body) = answer(accept);
+        assert!(head.contains("content-type: text/plain; version=0.0.4;"), "{head}");
+        assert!(!body.contains("# EOF") && !body.contains("# UNIT"), "{body}");
+        // In this format a series that has no type of its own name has none.
+        let families = families(&body);
+        for line in body.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            assert!(
+                families.contains_key(name) || of_histogram.is_some_and(|f| families.contains_key(f)),
+                "{line}"
+            );
+        }
+    }
+}
+
+/// The means that a board shows are of the time that it shows: rates of counters that the means of the whole run
+/// are made of.
+#[test]
+fn means_of_a_time_are_rates_of_counters() {
+    let watched = Watched::running(ALL, 1024);
+    let text = watched.metrics_with(&["slipstream_reframe_trains_total{"]);
+    let of = |name: &str, more: &str| {
+        sample(&text, &format!("slipstream_reframe_{name}{{stage=\"reframe\",type=\"reframe\"{more}}}"))
+    };
+    for side in [",side=\"in\"", ",side=\"out\""] {
+        let (slf, now) = (of("slf", side), of("packets_total", side) / of("runs_total", side));
+        assert!((slf - now).abs() < 1e-9, "{slf} and {now} in {text}");
+    }
+    let (mean, now) = (of("mean_train", ""), of("train_packets_total", "") / of("trains_total", ""));
+    assert!((mean - now).abs() < 1e-9, "{mean} and {now} in {text}");
+    let mut figures = BOARD.lines().filter(|line| line.contains("\"expr\""));
+    assert!(figures.all(|line| !line.contains("reframe_slf{") && !line.contains("mean_train{")));
 }
 
 /// Clients that connect and say nothing cost it neither its descriptors nor its life.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -602,4 +602,47 @@ fn a_core_that_is_not_there_is_told_before_the_run_begins() {
     let words = ["run", "--shards", "2", "--cores", "0,9999", "--duration", "100ms", "-e", graph];
     let ended = run(words).with(2).silent().saying(&["core 9999 can't be had; there are 0"]);
     assert!(!ended.stderr.contains("running"), "{}", ended.stderr);
+}
+
+/// Where stderr is the journal's, each line has the priority by which `journalctl -p` chooses, and no time; where
+/// it goes elsewhere, a variable of whoever started the program changes nothing.
+#[test]
+fn the_journal_gets_priorities() {
+    let dir = scratch();
+    let log = |named: &dyn Fn(u64, u64) -> String, words: &[&str]| {
+        let path = dir.path().join("log");
+        let file = fs::File::create(&path).unwrap();
+        let about = file.metadata().unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(words).env("JOURNAL_STREAM", named(about.dev(), about.ino()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).status().unwrap();
+        fs::read_to_string(path).unwrap()
+    };
+    let graph =
+        "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> f :: firewall(rules=[\"deny any\"]) -> null";
+    let run = ["run", "--metrics", "127.0.0.1:0", "--duration", "2500ms", "-e", graph];
+    let ours = |device: u64, inode: u64| format!("{device}:{inode}");
+    for (words, error) in [(&run[..], false), (&["run", "-e", "nonsense("], true)] {
+        for format in ["text", "json"] {
+            let words = [words, &["--log-format", format]].concat();
+            let said = log(&ours, &words);
+            for line in said.lines() {
+                let important = line.contains("WARN");
+                let priority = if error {
+                    "<3>"
+                } else if important {
+                    "<4>"
+                } else {
+                    "<6>"
+                };
+                assert!(line.starts_with(priority), "{format}: {line}");
+            }
+            let expected = if error { 1 } else { 4 };
+            assert!(said.lines().count() >= expected && !said.contains("panicked"), "{format}: {said}");
+            assert!(error || said.contains("<4>"), "{format}: {said}");
+        }
+    }
+    let elsewhere = log(&|device, inode| format!("{device}:{}", inode + 1), &run);
+    let live = elsewhere.lines().find(|line| line.contains("running")).unwrap();
+    assert!(live.starts_with("20") && !elsewhere.contains("<6>"), "{elsewhere}");
 }

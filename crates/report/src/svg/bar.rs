@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{About, Axis, Canvas, Key, LEFT, LINE, MOST_SLANT, RIGHT, SERIES, SLANT, WIDTH, escape, width};
+use super::{About, Axis, Canvas, Key, LEFT, LINE, MOST_SLANT, RIGHT, SLANT, WIDTH, escape, series, width};
 
 /// The height of a bar and the text on it; none where there is no value.
 pub type Bar = Option<(f64, String)>;
@@ -26,7 +26,7 @@ impl BarChart {
     /// The chart as an `<svg>` element.
     #[must_use]
     pub fn render(&self) -> String {
-        let names = self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), Key::Bar(i % SERIES)));
+        let names = self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), Key::Bar(i)));
         let names: Vec<_> = names.collect();
         let group = (WIDTH - LEFT - RIGHT) / self.groups.len().max(1) as f64;
         let longest = self.groups.iter().map(|g| self::width(g)).fold(0.0, f64::max);
@@ -45,18 +45,18 @@ impl BarChart {
                 canvas.text(middle, base + 17.0, "middle", name);
             }
             let left = middle - width * self.series.len() as f64 / 2.0;
-            for (s, (series, bars)) in self.series.iter().enumerate() {
+            for (s, (name_of_series, bars)) in self.series.iter().enumerate() {
                 let Some(Some((value, label))) = bars.get(g) else { continue };
                 let (x, top) = (left + s as f64 * width, canvas.y(&self.y, *value));
                 let _ = write!(
                     canvas.out,
-                    "<rect class=\"bar s{}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\">\
+                    "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\">\
                      <title>{}, {}: {}</title></rect>",
-                    s % SERIES,
+                    series(s),
                     x + 1.0,
                     (width - 2.0).max(0.5),
                     base - top,
-                    escape(series),
+                    escape(name_of_series),
                     escape(name),
                     escape(label)
                 );

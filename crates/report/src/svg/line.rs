@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{About, Axis, Canvas, Key, LEFT, RIGHT, SERIES, WIDTH, escape, width};
+use super::{About, Axis, Canvas, Key, LEFT, RIGHT, WIDTH, escape, series, width};
 
 /// The shape of a line between its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +71,8 @@ impl LineChart {
         // A line without points is none, and has no name in the legend.
         let drawn = || self.lines.iter().enumerate().filter(|(_, l)| !l.points.is_empty());
         let keys = drawn().map(|(i, l)| match l.join {
-            Join::Published { .. } => (l.name.as_str(), Key::Published(self.class(i))),
-            Join::Steps | Join::Straight => (l.name.as_str(), Key::Line(self.class(i))),
+            Join::Published { .. } => (l.name.as_str(), Key::Published(self.number(i))),
+            Join::Steps | Join::Straight => (l.name.as_str(), Key::Line(self.number(i))),
         });
         let mut canvas = Canvas::new(&self.about, &keys.collect::<Vec<_>>(), &self.y, 0.0);
         let (top, base) = (canvas.top, canvas.base());
@@ -85,43 +85,43 @@ impl LineChart {
         self.draw_marks(&mut canvas);
         for bar in bars {
             let (x, low, high) = (self.x(bar.x), canvas.y(&self.y, bar.y.0), canvas.y(&self.y, bar.y.1));
-            let (left, right, class) = (x - 3.0, x + 3.0, self.class(bar.line));
+            let (left, right, class) = (x - 3.0, x + 3.0, series(self.number(bar.line)));
             let _ = write!(
                 canvas.out,
-                "<path class=\"range s{class}\" d=\"M{left:.1} {high:.1}H{right:.1}M{x:.1} {high:.1}V{low:.1}M{left:.1} {low:.1}H{right:.1}\"/>"
+                "<path class=\"range {class}\" d=\"M{left:.1} {high:.1}H{right:.1}M{x:.1} {high:.1}V{low:.1}M{left:.1} {low:.1}H{right:.1}\"/>"
             );
         }
         for (i, line) in drawn() {
-            let (path, class) = (self.path(&canvas, line), self.class(i));
+            let (path, class) = (self.path(&canvas, line), series(self.number(i)));
             let kind = if matches!(line.join, Join::Published { .. }) { "published" } else { "line" };
-            let _ = write!(canvas.out, "<path class=\"{kind} s{class}\" d=\"{path}\"/>");
+            let _ = write!(canvas.out, "<path class=\"{kind} {class}\" d=\"{path}\"/>");
             if line.join != Join::Steps && line.points.len() <= DOTS {
-                line.points.iter().for_each(|point| self.mark_point(&mut canvas, line, class, *point));
+                line.points.iter().for_each(|point| self.mark_point(&mut canvas, line, &class, *point));
             }
         }
         canvas.finish(&self.x.label)
     }
 
-    /// The colour of a line, by its number.
-    fn class(&self, line: usize) -> usize {
+    /// The number of the series whose looks a line has: its own, or that of the line beside which it stands.
+    fn number(&self, line: usize) -> usize {
         match self.lines.get(line).map(|l| l.join) {
-            Some(Join::Published { beside }) => beside % SERIES,
-            _ => line % SERIES,
+            Some(Join::Published { beside }) => beside,
+            _ => line,
         }
     }
 
     /// A mark at a point, which says its values to whoever points at it.
-    fn mark_point(&self, canvas: &mut Canvas, line: &Line, class: usize, (px, py): (f64, f64)) {
+    fn mark_point(&self, canvas: &mut Canvas, line: &Line, class: &str, (px, py): (f64, f64)) {
         let (x, y) = (self.x(px), canvas.y(&self.y, py));
         let _ = match line.join {
             Join::Published { .. } => write!(
                 canvas.out,
-                "<rect class=\"open s{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\">",
+                "<rect class=\"open {class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\">",
                 x - 2.5,
                 y - 2.5
             ),
             Join::Steps | Join::Straight => {
-                write!(canvas.out, "<circle class=\"bar s{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\">")
+                write!(canvas.out, "<circle class=\"bar {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\">")
             }
         };
         let _ = write!(
@@ -190,6 +190,40 @@ mod tests {
 
     fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
         Line { name: name.into(), points, join: Join::Steps }
+    }
+
+    /// Nobody could tell the seventh line from the first, by colour and dash alike.
+    #[test]
+    fn every_line_has_its_looks() {
+        let names: Vec<String> = (0..18).map(|n| format!("line {n}")).collect();
+        let lines = names.iter().map(|name| line(name, vec![(1.0, 0.5), (10.0, 1.0)])).collect();
+        let (x, y) = (Axis::log("x", 10.0, (1.0, 10.0), plain), Axis::linear("y", 1.0, plain));
+        let svg = LineChart { about: about(), x, y, lines, marks: Vec::new() }.render();
+        let tree = roxmltree::Document::parse(&svg).unwrap();
+        let classes =
+            tree.descendants().filter_map(|n| n.attribute("class")).filter(|c| c.starts_with("line"));
+        let mut looks: Vec<(String, String)> = classes.map(looks_of).collect();
+        // Once in the legend, once in the chart.
+        assert_eq!(looks.len(), 36);
+        looks.sort();
+        looks.dedup();
+        assert_eq!(looks.len(), 18, "{looks:?}");
+        // Whoever sees no colours tells the six colours by their dashes.
+        let dashes: std::collections::BTreeSet<_> =
+            (0..6).map(|n| looks_of(&format!("line s{n}")).1).collect();
+        assert_eq!(dashes.len(), 6, "{dashes:?}");
+    }
+
+    /// Colour and dash of a line of these classes; of rules for several of them the last one counts.
+    fn looks_of(classes: &str) -> (String, String) {
+        let value = |name: &str| {
+            let of = |class: &str| {
+                let rule = crate::STYLE.split(&format!(".line.{class} {{")).nth(1)?.split('}').next()?;
+                Some(rule.split(&format!("{name}: ")).nth(1)?.split(';').next()?.to_owned())
+            };
+            classes.split(' ').skip(1).filter_map(of).last().unwrap_or_default()
+        };
+        (value("stroke"), value("stroke-dasharray"))
     }
 
     /// A curve goes through what was computed, and ends there.

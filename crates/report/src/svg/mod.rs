@@ -53,8 +53,17 @@ const MOST_SLANT: f64 = 90.0;
 const LINE: f64 = 15.0;
 /// The type of charts that stand in no page.
 const FONT: &str = "13px system-ui, sans-serif";
-/// Classes of series that the style sheet has.
+/// Colours of series that the style sheet has.
 const SERIES: usize = 6;
+
+/// The classes of a series by its number: its colour and, from the seventh series on, which have the colours of
+/// those before, a dash of its own.
+fn series(number: usize) -> String {
+    match number / SERIES {
+        0 => format!("s{number}"),
+        again => format!("s{} again{}", number % SERIES, again.min(2)),
+    }
+}
 
 /// A chart as a file of its own: the same element, with the style sheet in it, on the sheet's colour.
 ///
@@ -97,6 +106,14 @@ enum Key {
     Bar(usize),
 }
 
+impl Key {
+    /// The number of the series.
+    fn number(self) -> usize {
+        let (Self::Line(number) | Self::Published(number) | Self::Bar(number)) = self;
+        number
+    }
+}
+
 /// An `<svg>` element that is being drawn.
 struct Canvas {
     out: String,
@@ -123,21 +140,22 @@ impl Canvas {
         );
         for ((name, key), (x, row)) in names.iter().zip(places) {
             let y = row * ROW + 14.0;
+            let class = series(key.number());
             let _ = match *key {
-                Key::Line(class) => {
-                    write!(out, "<path class=\"line s{class}\" d=\"M{x:.1} {:.1}h18\"/>", y - 4.0)
+                Key::Line(_) => {
+                    write!(out, "<path class=\"line {class}\" d=\"M{x:.1} {:.1}h18\"/>", y - 4.0)
                 }
-                Key::Published(class) => write!(
+                Key::Published(_) => write!(
                     out,
-                    "<path class=\"published s{class}\" d=\"M{x:.1} {:.1}h18\"/>\
-                     <rect class=\"open s{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\"/>",
+                    "<path class=\"published {class}\" d=\"M{x:.1} {:.1}h18\"/>\
+                     <rect class=\"open {class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"5\" height=\"5\"/>",
                     y - 4.0,
                     x + 6.5,
                     y - 6.5
                 ),
-                Key::Bar(class) => write!(
+                Key::Bar(_) => write!(
                     out,
-                    "<path class=\"bar s{class}\" d=\"M{:.1} {:.1}h12v-12h-12z\"/>",
+                    "<path class=\"bar {class}\" d=\"M{:.1} {:.1}h12v-12h-12z\"/>",
                     x + 5.0,
                     y + 1.0
                 ),
