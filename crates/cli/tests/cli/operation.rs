@@ -618,8 +618,7 @@ fn the_journal_gets_priorities() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).status().unwrap();
         fs::read_to_string(path).unwrap()
     };
-    let graph =
-        "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> f :: firewall(rules=[\"deny any\"]) -> null";
+    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> discard";
     let run = ["run", "--metrics", "127.0.0.1:0", "--duration", "2500ms", "-e", graph];
     let ours = |device: u64, inode: u64| format!("{device}:{inode}");
     for (words, error) in [(&run[..], false), (&["run", "-e", "nonsense("], true)] {
