@@ -249,8 +249,14 @@ fn labels((stage, shard): Placed<'_, StageReport>) -> Labels {
     in_shard(vec![("stage", stage.name.clone()), ("type", stage.kind.to_owned())], shard)
 }
 
-fn source_labels((source, shard): Placed<'_, SourceReport>) -> Labels {
-    in_shard(vec![("source", source.name.clone()), ("type", source.kind.to_owned())], shard)
+impl Figures {
+    /// The labels of a source. Its type is that of the whole run's: a shard that packets of this source only
+    /// come to by way of another one has something in its place that gives none.
+    fn source_labels(&self, (source, shard): Placed<'_, SourceReport>) -> Labels {
+        let whole = self.0.sources.iter().find(|whole| whole.name == source.name);
+        let kind = whole.map_or(source.kind, |whole| whole.kind);
+        in_shard(vec![("source", source.name.clone()), ("type", kind.to_owned())], shard)
+    }
 }
 
 fn in_shard(labels: Labels, shard: Option<usize>) -> Labels {
@@ -312,14 +318,15 @@ impl Figures {
         let sources: Vec<Placed<'_, SourceReport>> =
             self.parts().flat_map(|(report, shard)| report.sources.iter().map(move |s| (s, shard))).collect();
         let of = |value: fn(&SourceReport) -> u64| -> Vec<Sample> {
-            sources.iter().map(|s| (source_labels(*s), value(s.0) as f64)).collect()
+            sources.iter().map(|s| (self.source_labels(*s), value(s.0) as f64)).collect()
         };
         let counter = MetricType::Counter;
         let help = "Packets that came from a source";
         family(encoder, ("source_packets", help, None), counter, &of(|s| s.packets))?;
         let help = "Packets of a source whose time ran backwards";
         family(encoder, ("source_clock_backwards", help, None), counter, &of(|s| s.clock_backwards))?;
-        let value = |s, (name, n): &(&'static str, u64)| (with(source_labels(s), "name", name), *n as f64);
+        let value =
+            |s, (name, n): &(&'static str, u64)| (with(self.source_labels(s), "name", name), *n as f64);
         let values: Vec<Sample> =
             sources.iter().flat_map(|s| s.0.counters.iter().map(move |c| value(*s, c))).collect();
         own_counts(encoder, "source", values)

@@ -27,9 +27,15 @@ impl Watched {
 
     /// Of a process that may have so many descriptors.
     fn running(graph: &str, descriptors: u32) -> Self {
+        Self::with(&[], graph, descriptors)
+    }
+
+    /// With further options.
+    fn with(options: &[&str], graph: &str, descriptors: u32) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""), BINARY])
             .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", graph])
+            .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -412,6 +418,29 @@ fn many_who_ask_share_one_report() {
     reports.sort_unstable();
     reports.dedup();
     assert!((2..=25).contains(&reports.len()), "{} reports in two seconds", reports.len());
+}
+
+/// A source is of one type on every shard, and shards have what the run has, together.
+#[test]
+fn a_source_has_its_type_on_every_shard() {
+    let graph = "in :: paced(rate=1kpps, packets=500, traffic=\"flows=50,packets=500\") -> reframe(hold=64us) -> out :: null; \
+                 paced(rate=1pps) -> null";
+    let watched = Watched::with(&["--shards", "2"], graph, 1024);
+    let taken = |text: &str| -> Vec<f64> {
+        let of = text.lines().filter(|line| line.starts_with("slipstream_stage_packets_total{stage=\"out\""));
+        of.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    let text = (0..200).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        let text = watched.page("/metrics");
+        (taken(&text).iter().sum::<f64>() >= 500.0).then_some(text)
+    });
+    let text = text.expect("not all of the packets came in ten seconds");
+    assert_eq!((taken(&text).len(), taken(&text).iter().sum::<f64>()), (2, 500.0), "{text}");
+    for shard in 0..2 {
+        let of = format!("slipstream_source_packets_total{{source=\"in\",type=\"paced\",shard=\"{shard}\"}}");
+        assert!(found(&text, &of).is_some(), "no {of} in {text}");
+    }
 }
 
 /// An alert on a series that begins with the first drop misses that drop.

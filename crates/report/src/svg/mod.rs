@@ -1,9 +1,9 @@
 //! Charts of lines and bars as inline SVG: no script, no font, no colour of their own.
 //!
 //! Colours, dashes and type come from the page's style sheet ([`STYLE`](crate::STYLE)) by class: `s0` to `s5`
-//! for series, `grid`, `axis`, `mark`, `label`, so that a chart follows the page into dark mode. Every chart
-//! has a title and a description for screen readers. Coordinates are in a box of 480 by 300 and more, which
-//! is legible on a telephone.
+//! for series, with `again1` from the seventh one on and `again2` from the thirteenth on, `grid`, `axis`,
+//! `mark`, `label`, so that a chart follows the page into dark mode. Every chart has a title and a description
+//! for screen readers. Coordinates are in a box of 480 by 300 and more, which is legible on a telephone.
 //!
 //! ```
 //! use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
