@@ -2,8 +2,9 @@
 //!
 //! Events of a live run ([`LIVE`]) are told from level `info` on, with their time; everything else from
 //! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON
-//! object a line of everything but reports. Where stderr is systemd's journal, which has times of its own, text
-//! goes without, and each line begins with its priority (`<4>`, sd-daemon(3)), which the journal takes off.
+//! object a line of everything but reports. Where stderr is systemd's journal, which has times of its own,
+//! text goes without, and each line begins with its priority (`<4>`, sd-daemon(3)), which the journal takes
+//! off.
 //!
 //! While a pipeline runs live nobody waits for whoever reads the log ([`dont_wait`]).
 

@@ -1,5 +1,5 @@
-//! The formats of `/metrics`: OpenMetrics, and the text format that Prometheus had before, for programs that read
-//! no other one and for people with a browser, which would save a page of OpenMetrics as a file.
+//! The formats of `/metrics`: OpenMetrics, and the text format that Prometheus had before, for programs that
+//! read no other one and for people with a browser, which would save a page of OpenMetrics as a file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,8 +14,8 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The format for a client that accepts these types of media (RFC 9110, 12.5.1). OpenMetrics, unless it would
-    /// rather have text.
+    /// The format for a client that accepts these types of media (RFC 9110, 12.5.1). OpenMetrics, unless it
+    /// would rather have text.
     pub(super) fn of<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut text, mut any) = (None, None, None);
         for range in accept.flat_map(|value| value.split(',')) {

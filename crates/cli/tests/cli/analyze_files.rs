@@ -64,8 +64,8 @@ fn check_page(page: &str) -> Document<'_> {
     tree
 }
 
-/// Tables that are wider than a telephone are scrolled, by keys too, so that each is a stop of the keyboard with a
-/// name; and what a program reads aloud knows the table's name, and which cells are heads of what.
+/// Tables that are wider than a telephone are scrolled, by keys too, so that each is a stop of the keyboard
+/// with a name; and what a program reads aloud knows the table's name, and which cells are heads of what.
 fn check_tables(tree: &Document<'_>) {
     let named = |n: &roxmltree::Node<'_, '_>| n.attribute("aria-label").is_some_and(|name| !name.is_empty());
     for table in tree.descendants().filter(|n| n.has_tag_name(("http://www.w3.org/1999/xhtml", "table"))) {

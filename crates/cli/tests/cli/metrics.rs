@@ -363,8 +363,8 @@ fn a_client_gets_the_format_that_it_reads() {
     }
 }
 
-/// The means that a board shows are of the time that it shows: rates of counters that the means of the whole run
-/// are made of.
+/// The means that a board shows are of the time that it shows: rates of counters that the means of the whole
+/// run are made of.
 #[test]
 fn means_of_a_time_are_rates_of_counters() {
     let watched = Watched::running(ALL, 1024);

@@ -604,8 +604,8 @@ fn a_core_that_is_not_there_is_told_before_the_run_begins() {
     assert!(!ended.stderr.contains("running"), "{}", ended.stderr);
 }
 
-/// Where stderr is the journal's, each line has the priority by which `journalctl -p` chooses, and no time; where
-/// it goes elsewhere, a variable of whoever started the program changes nothing.
+/// Where stderr is the journal's, each line has the priority by which `journalctl -p` chooses, and no time;
+/// where it goes elsewhere, a variable of whoever started the program changes nothing.
 #[test]
 fn the_journal_gets_priorities() {
     let dir = scratch();

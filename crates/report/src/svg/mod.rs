@@ -2,8 +2,9 @@
 //!
 //! Colours, dashes and type come from the page's style sheet ([`STYLE`](crate::STYLE)) by class: `s0` to `s5`
 //! for series, with `again1` from the seventh one on and `again2` from the thirteenth on, `grid`, `axis`,
-//! `mark`, `label`, so that a chart follows the page into dark mode. Every chart has a title and a description
-//! for screen readers. Coordinates are in a box of 480 by 300 and more, which is legible on a telephone.
+//! `mark`, `label`, so that a chart follows the page into dark mode. Every chart has a title and a
+//! description for screen readers. Coordinates are in a box of 480 by 300 and more, which is legible on a
+//! telephone.
 //!
 //! ```
 //! use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
@@ -56,8 +57,8 @@ const FONT: &str = "13px system-ui, sans-serif";
 /// Colours of series that the style sheet has.
 const SERIES: usize = 6;
 
-/// The classes of a series by its number: its colour and, from the seventh series on, which have the colours of
-/// those before, a dash of its own.
+/// The classes of a series by its number: its colour and, from the seventh series on, which have the colours
+/// of those before, a dash of its own.
 fn series(number: usize) -> String {
     match number / SERIES {
         0 => format!("s{number}"),
