@@ -262,6 +262,24 @@ mod tests {
         assert!(!page.contains("href=\"chain.html\""), "a lab that failed has no page");
     }
 
+    /// Wide tables are scrolled by keys too, and are read aloud with their names and heads.
+    #[test]
+    fn tables_are_reached_and_have_heads() {
+        let all = collection();
+        for page in [all.index().unwrap(), all.results().next().unwrap().html().unwrap()] {
+            let count = |text: &str| page.matches(text).count();
+            assert!(count("<table") > 0);
+            assert_eq!(count("<table"), count("<table aria-label=\""), "{page}");
+            assert_eq!(
+                count("class=\"sheet\""),
+                count("class=\"sheet\" role=\"group\" aria-label=\""),
+                "{page}"
+            );
+            assert_eq!(count("class=\"sheet\""), count("\" tabindex=\"0\">"), "{page}");
+            assert_eq!(count("<th>") + count("<th "), count(" scope=\""), "{page}");
+        }
+    }
+
     #[test]
     fn one_object_has_all_results_and_sums() {
         let json = collection().json();
