@@ -53,7 +53,7 @@ fn what_was_written_stays_and_the_rest_counts_as_dropped() {
 #[test]
 fn packets_go_on_to_where_they_can() {
     let dir = scratch();
-    let graph = "paced(rate=5kpps, packets=20k) -> t :: tee; t -> null; t[1] -> out :: pcap(path=p.pcap)";
+    let graph = "paced(rate=10kpps, packets=20k) -> t :: tee; t -> null; t[1] -> out :: pcap(path=p.pcap)";
     let Some(ended) = run_in_64_kib(dir.path(), graph, "") else { return };
     let ended = ended.with(2).saying(&["can't write", "No space left"]);
     let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
@@ -68,7 +68,7 @@ fn packets_go_on_to_where_they_can() {
 #[test]
 fn complete_files_stay_and_another_is_begun_when_there_is_room() {
     let dir = scratch();
-    let graph = "paced(rate=1kpps, packets=10k) -> out :: pcap(path=p.pcap, rotate_size=16KiB, keep=3)";
+    let graph = "paced(rate=1kpps, packets=8k) -> out :: pcap(path=p.pcap, rotate_size=16KiB, keep=3)";
     // Something else takes half of the disk, and goes away when nothing can be written for two seconds.
     let other = "head -c 32768 /dev/zero > other; for n in {1..100}; do grep -q \"can't write\" ../log && break; sleep 0.1; done
          sleep 2; cp p-00001.pcap ../files/early; rm other;";
@@ -92,14 +92,14 @@ fn a_log_of_polls_says_at_once_that_it_finds_no_room_and_keeps_what_does() {
     let dir = scratch();
     let command = format!(
         "mkdir disk && mount -t tmpfs -o size=64k none disk && cd disk || exit 99
-         {BINARY} run --format json --poll-log p.csv -e 'paced(rate=2kpps, packets=10k) -> null'
+         {BINARY} run --format json --poll-log p.csv -e 'paced(rate=2kpps, packets=6k) -> null'
          status=$?; cp p.csv ..; exit $status"
     );
     let Some(ended) = with_mounts(dir.path(), &command) else { return };
     let ended = ended.with(2).saying(&["no room on the disk for the log of polls", "polls are lost"]);
     let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
     assert!(at("no room on the disk") < at("ended"), "{}", ended.stderr);
-    assert_eq!(ended.json()["packets_in"], 10_000);
+    assert_eq!(ended.json()["packets_in"], 6000);
     let written = fs::read_to_string(dir.path().join("p.csv")).unwrap();
     assert!(written.len() > 60_000 && written.ends_with('\n'), "{} bytes", written.len());
     assert!(written.lines().all(|line| line.split(',').count() == 5));
@@ -114,7 +114,7 @@ fn a_log_of_polls_that_is_full_says_so_at_once() {
     let ended = Ended::of(
         Command::new(BINARY)
             .args(["run", "--poll-log", "/dev/null", "--poll-log-max", "10", "-e"])
-            .arg("paced(rate=1kpps, packets=3k) -> null")
+            .arg("paced(rate=1kpps, packets=2k) -> null")
             .output()
             .unwrap(),
     );

@@ -35,7 +35,7 @@ fn stdin_is_a_text_like_any_other() {
     let selected = run_with(b"udp port 1", &["analyze", trace, "--rules", "@-"]).with(0);
     assert!(String::from_utf8_lossy(&selected.stdout).contains("not selected"));
     let costs = b"{\"per_train_ns\": 600, \"per_packet_ns\": 80}";
-    run_with(costs, &["recommend", trace, "--costs", "-"]).with(0);
+    run_with(costs, &["recommend", trace, "--holds", "0,16us", "--hold-cost", "60ns", "--costs", "-"]).with(0);
 }
 
 #[test]
@@ -148,7 +148,8 @@ fn a_full_disk_loses_no_result() {
         assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
         assert!(!ended.json()[key].is_null(), "{key}");
     }
-    let ended = run(["recommend", text(&campus), "--report", "/dev/full"]).with(2).saying(&["/dev/full"]);
+    let words = ["recommend", text(&campus), "--holds", "0,16us", "--hold-cost", "60ns"];
+    let ended = run(words.iter().chain(&["--report", "/dev/full"])).with(2).saying(&["/dev/full"]);
     assert!(String::from_utf8_lossy(&ended.stdout).contains("Recommended hold"), "{:?}", ended.stdout);
 }
 
