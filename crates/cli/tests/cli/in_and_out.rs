@@ -35,7 +35,8 @@ fn stdin_is_a_text_like_any_other() {
     let selected = run_with(b"udp port 1", &["analyze", trace, "--rules", "@-"]).with(0);
     assert!(String::from_utf8_lossy(&selected.stdout).contains("not selected"));
     let costs = b"{\"per_train_ns\": 600, \"per_packet_ns\": 80}";
-    run_with(costs, &["recommend", trace, "--holds", "0,16us", "--hold-cost", "60ns", "--costs", "-"]).with(0);
+    run_with(costs, &["recommend", trace, "--holds", "0,16us", "--hold-cost", "60ns", "--costs", "-"])
+        .with(0);
 }
 
 #[test]

@@ -120,7 +120,7 @@ pub(crate) struct Policy {
 /// Ends of the buckets, in half units: 2, 3, 4, 6, 8, 12, ...
 fn edge(bucket: usize) -> u64 {
     let (octave, half) = (bucket.saturating_sub(1) / 2, bucket.saturating_sub(1) % 2);
-    if bucket == 0 { 2 } else { (3 + half as u64) * 2u64.pow(octave as u32) }
+    if bucket == 0 { 2 } else { (3 + half as u64) << octave }
 }
 
 /// A share of 1.
@@ -133,20 +133,22 @@ fn shares(counts: &Counts, elapsed: u64, prior: &[u64], weight: u64) -> Vec<u64>
     let end = |b: usize| 2 * edge(b);
     let length = |b: usize| if b == 0 { end(0) } else { end(b) - end(b - 1) };
     let followed: u64 = counts.gaps.iter().sum();
-    // Before each bucket, the share that waits on.
+    // Before each bucket, the share that waits on, the time until there that was waited, the packets that are
+    // yet to be followed, and what is left of the prior share.
     let mut waits = vec![ONE];
+    let (mut before, mut later, mut left) = (0, followed, ONE);
     for b in 0..32 {
-        let before: u64 = (0..b).map(|i| (waits[i] + waits[i + 1]) * length(i) / 2).sum();
         let young = counts.packets * (before + waits[b] * length(b)) / elapsed.max(1);
         let old = (counts.packets.saturating_sub(followed) * ONE).saturating_sub(young);
-        let known = counts.gaps[b..].iter().sum::<u64>() * ONE
-            + old
-            + weight * ONE.saturating_sub(prior[..b].iter().sum());
+        let known = later * ONE + old + weight * left;
         let ended = counts.gaps[b] * ONE + weight * prior[b];
         waits.push(match known {
             0 => waits[b],
             _ => waits[b].saturating_sub(waits[b] * ended / known),
         });
+        before += (waits[b] + waits[b + 1]) * length(b) / 2;
+        later -= counts.gaps[b];
+        left = left.saturating_sub(prior[b]);
     }
     waits.windows(2).map(|w| w[0] - w[1]).collect()
 }
@@ -317,9 +319,10 @@ impl Policy {
         let begin = |b: usize| if b == 0 { 0 } else { end(b - 1) };
         let shorter = (0..31).filter(|b| ((edge(*b) << self.shift) / 2).max(1) < self.hold).count();
         // Of waits until the end of each bucket: weight of those that come, and all waits, those in vain too.
+        let (mut joined, mut waited) = (0, 0);
         let outcome = |until: usize| -> (u64, u64) {
-            let joined: u64 = (0..=until).map(weight).sum();
-            let waited: u64 = (0..=until).map(|b| weight(b) * (begin(b) + end(b)) / 2).sum();
+            joined += weight(until);
+            waited += weight(until) * (begin(until) + end(until)) / 2;
             (joined, waited + all.saturating_sub(joined) * end(until))
         };
         let outcomes: Vec<_> = (0..=shorter).map(outcome).collect();

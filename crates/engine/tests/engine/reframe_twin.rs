@@ -88,12 +88,11 @@ impl Twin {
     /// Takes note of what is held. Of a train of `full`'s class the last packet makes it leave, and was never
     /// held.
     fn note(&mut self, full: Option<usize>) {
-        let all = self.trains.iter().flat_map(|t| t.packets.iter().map(|_| t.class));
-        let mut held: HashMap<Option<usize>, usize> = HashMap::new();
-        all.for_each(|class| {
-            [None, Some(class)].into_iter().for_each(|of| *held.entry(of).or_default() += 1)
-        });
-        for (class, n) in held {
+        let mut held = vec![0; self.windows.len() + 1];
+        self.trains.iter().for_each(|t| held[t.class] += t.packets.len());
+        let all = (None, held.iter().sum::<usize>());
+        let each = held.into_iter().enumerate().map(|(class, n)| (Some(class), n));
+        for (class, n) in each.chain([all]).filter(|(_, n)| *n > 0) {
             let n = n - usize::from(full.is_some() && (class.is_none() || class == full));
             let most = self.held_max.entry(class).or_default();
             *most = n.max(*most);
@@ -204,8 +203,8 @@ impl Twin {
             self.emit();
         }
         let of = |trains: &[TwinTrain]| -> (usize, usize) {
-            let all = || trains.iter().flat_map(|t| &t.packets);
-            (all().count(), all().map(|p| packets[*p].len.max(60)).sum())
+            let all = trains.iter().flat_map(|t| &t.packets);
+            (trains.iter().map(|t| t.packets.len()).sum(), all.map(|p| packets[*p].len.max(60)).sum())
         };
         // Trains that leave at this instant are inside until time goes on.
         let full = |twin: &Self| {
