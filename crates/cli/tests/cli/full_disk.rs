@@ -92,14 +92,14 @@ fn a_log_of_polls_says_at_once_that_it_finds_no_room_and_keeps_what_does() {
     let dir = scratch();
     let command = format!(
         "mkdir disk && mount -t tmpfs -o size=64k none disk && cd disk || exit 99
-         {BINARY} run --format json --poll-log p.csv -e 'paced(rate=2kpps, packets=6k) -> null'
+         {BINARY} run --format json --poll-log p.csv -e 'paced(rate=2kpps, packets=10k) -> null'
          status=$?; cp p.csv ..; exit $status"
     );
     let Some(ended) = with_mounts(dir.path(), &command) else { return };
     let ended = ended.with(2).saying(&["no room on the disk for the log of polls", "polls are lost"]);
     let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
     assert!(at("no room on the disk") < at("ended"), "{}", ended.stderr);
-    assert_eq!(ended.json()["packets_in"], 6000);
+    assert_eq!(ended.json()["packets_in"], 10_000);
     let written = fs::read_to_string(dir.path().join("p.csv")).unwrap();
     assert!(written.len() > 60_000 && written.ends_with('\n'), "{} bytes", written.len());
     assert!(written.lines().all(|line| line.split(',').count() == 5));
