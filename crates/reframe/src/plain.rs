@@ -133,7 +133,7 @@ impl Reframe {
             self.last_in = *last;
             // A few packets say little about those that follow.
             if flows.len() >= AHEAD / 4 {
-                self.in_runs = 4 * (changes as usize + 1) <= flows.len();
+                self.in_runs = 3 * changes as usize <= flows.len();
             }
         }
     }
