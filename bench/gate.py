@@ -95,6 +95,8 @@ def measure(binary, directory):
     one_k = inputs.engine_input(binary, directory, "1k-rr", PACKETS)
     rows["engine, trains of 1"] = engine(binary, one_k, "--hold", "64us")
     rows["engine, trains of 17"] = engine(binary, one_k, "--hold", "1700us")
+    runs = inputs.engine_input(binary, directory, "1k-runs", PACKETS)
+    rows["engine, trains of 16 in the input"] = engine(binary, runs, "--hold", "64us")
     rows["engine, trains of 17, ack + order"] = engine(
         binary, one_k, "--hold", "1700us", "--compress", "ack", "--tcp-order"
     )

@@ -6,6 +6,7 @@ COMMON = ["--size", "60", "--rate", "10mpps", "--seed", "7"]
 ENGINE = {
     "1k-rr": ["--flows", "1024", "--order", "round-robin"],
     "1k-random": ["--flows", "1024", "--order", "random"],
+    "1k-runs": ["--flows", "1024", "--order", "round-robin", "--slf", "16"],
     "64k-1k-active": ["--flows", "65536", "--active", "1024", "--order", "round-robin"],
     "1M-1k-active": ["--flows", "1000000", "--active", "1024", "--order", "round-robin"],
     "1M-random": ["--flows", "1000000", "--order", "random"],

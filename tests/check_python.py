@@ -266,6 +266,15 @@ class Checks(States):
                            (lambda: s.reframe(whole, admit="adaptive", budget="price=5"), "budget: "),
                            (lambda: s.reframe(whole, classes="web tcp port 80"), 'class "web tcp port 80"')):
             self.raises(ValueError, call, text)
+        for name, value in (("burst", -1), ("burst", 1 << 32), ("top", -1), ("threads", -1), ("threads", 1 << 64)):
+            self.raises(ValueError, lambda name=name, value=value: s.analyze(whole, **{name: value}), f"{name}={value} is out of range: 0 to ")
+        self.raises(ValueError, lambda: s.reframe(whole, workers=-1), "workers=-1")
+        for name in ("key_bytes", "memory", "seed", "keep", "source_bytes", "below"):
+            self.raises(ValueError, lambda name=name: s.Sketch("count-min", **{name: -1}), f"{name}=-1")
+        sketch = s.Sketch("space-saving")
+        for call, text in ((lambda: sketch.update("10.0.0.1", -1), "weight=-1"), (lambda: sketch.update(["10.0.0.1"], [1 << 64]), "weight="),
+                           (lambda: sketch.heavy_hitters(top=-1), "top=-1"), (lambda: sketch.heavy_hitters(threshold=-1), "threshold=-1")):
+            self.raises(ValueError, call, text)
         for call, text in ((lambda: s.analyze(whole, windows=64.5), "float"), (lambda: s.analyze(5), "int"), (lambda: s.analyze([5]), "int"),
                            (lambda: s.reframe(5), "int"), (lambda: s.analyze(whole, windows=b"64us"), "windows")):
             self.raises(TypeError, call, text)

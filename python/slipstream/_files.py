@@ -1,10 +1,11 @@
-"""Names of files, and states in them."""
+"""What arguments have in common: names of files and states in them, whole numbers."""
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
-from typing import Union
+from typing import Any, Union
 
 from . import _native
 
@@ -21,6 +22,15 @@ def name_of(path: Path) -> str:
 def as_bytes(data: Bytes) -> bytes:
     """The bytes of anything that has some; raises `TypeError` where it has none."""
     return data if isinstance(data, bytes) else bytes(memoryview(data))
+
+
+def whole_number(name: str, value: Any, bits: int = 64) -> int:
+    """A whole number from 0 on of so many bits; raises `ValueError` for another one, `TypeError` for what is
+    none."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{name}={number} is out of range: 0 to {(1 << bits) - 1}")
+    return number
 
 
 def of_file(path: Path, error: _native.StateError) -> _native.StateError:

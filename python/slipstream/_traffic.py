@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native, partials
 from ._damage import warn, warn_of_times
-from ._files import as_bytes, name_of
+from ._files import as_bytes, name_of, whole_number
 from .results import Analysis, Failed, Trace
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
@@ -44,6 +44,7 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Ite
     [(64000, 2.921...)]
     """
     given = partials.settings(windows, burst, top, tunnel)
+    threads = None if threads is None else whole_number("threads", threads)
     if isinstance(traces, (str, bytes, bytearray, memoryview, os.PathLike)):
         traces = [traces]
     if hasattr(traces, "read"):
@@ -94,7 +95,7 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
     path = None if output is None else name_of(output)
     classes = [classes] if isinstance(classes, str) else list(classes)
     report, damage, odd_times = _native.reframe(source, path, texts, classes=classes, arrival_stamps=stamp == "arrival",
-                                                workers=workers, strict=strict, progress=progress)
+                                                workers=whole_number("workers", workers), strict=strict, progress=progress)
     warn(damage)
     warn_of_times("<bytes>" if isinstance(source, bytes) else source, odd_times)
     return json.loads(report)

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 from . import _native
 from ._native import PartialError, StateError
 from ._damage import warn
-from ._files import Bytes, Path, as_bytes, name_of, of_file, replace
+from ._files import Bytes, Path, as_bytes, name_of, of_file, replace, whole_number
 from .results import Analysis, Trace
 
 Span = tuple[int, int]
@@ -43,7 +43,7 @@ def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64u
     for window in windows:
         if not isinstance(window, str) and not 0 <= window < 1 << 64:
             raise ValueError(f"windows: {window} is out of range; nanoseconds are 0 to {(1 << 64) - 1}")
-    return {"windows": windows, "burst": burst, "top": top, "inner": tunnel == "inner"}
+    return {"windows": windows, "burst": whole_number("burst", burst, 32), "top": whole_number("top", top), "inner": tunnel == "inner"}
 
 
 def spans(path: Path, size: int = 64 << 20) -> list[Span]:
@@ -55,7 +55,7 @@ def spans(path: Path, size: int = 64 << 20) -> list[Span]:
     """
     if size < 1:
         raise ValueError(f"size={size}: parts have a byte at least")
-    return _native.spans(name_of(path), size)
+    return _native.spans(name_of(path), whole_number("size", size))
 
 
 class Partial:

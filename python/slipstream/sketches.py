@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional, Union
 
 from . import _native
-from ._files import Bytes, Path, as_bytes, of_file, replace
+from ._files import Bytes, Path, as_bytes, of_file, replace, whole_number
 
 Key = Union[bytes, str, ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -95,9 +95,11 @@ class Sketch:
             if task not in _OF_TASK:
                 raise ValueError(f"there is no task {task!r}; there are {', '.join(_OF_TASK)}")
             kind = _OF_TASK[task]
-        accuracy = None if error is None else (error, confidence, flows)
-        self._native = _native.Sketch(kind, key_bytes, memory=memory, accuracy=accuracy, seed=seed, keep=keep,
-                                      source_len=source_bytes, below=below)
+        accuracy = None if error is None else (error, confidence, whole_number("flows", flows))
+        below = None if below is None else whole_number("below", below, 32)
+        self._native = _native.Sketch(kind, whole_number("key_bytes", key_bytes), memory=whole_number("memory", memory), accuracy=accuracy,
+                                      seed=whole_number("seed", seed), keep=whole_number("keep", keep),
+                                      source_len=whole_number("source_bytes", source_bytes), below=below)
 
     @classmethod
     def _of(cls, native: _native.Sketch) -> Sketch:
@@ -148,9 +150,12 @@ class Sketch:
             raise TypeError(f"weights are whole numbers, not {type(weight).__name__}")
         # An array with one element has an index, too, but it is a weight for each.
         if isinstance(weight, Iterable):
-            self._native.update(keys, 0, list(map(operator.index, weight)))
+            weights = list(map(operator.index, weight))
+            for extreme in (min, max) if weights else ():
+                whole_number("weight", extreme(weights))
+            self._native.update(keys, 0, weights)
         else:
-            self._native.update(keys, operator.index(weight), None)
+            self._native.update(keys, whole_number("weight", weight), None)
 
     def merge(self, other: Sketch) -> None:
         """Adds another sketch of the same kind, shape and seed: afterwards this one has seen both streams."""
@@ -170,15 +175,15 @@ class Sketch:
 
     def heavy_hitters(self, top: int = 20, threshold: int = 1) -> list[Flow]:
         """The heaviest keys, in descending order."""
-        return [Flow(key, *size) for key, size in self._native.heavy_hitters(threshold, top)]
+        return [Flow(key, *size) for key, size in self._native.heavy_hitters(*_most(threshold, top))]
 
     def heavy_changes(self, earlier: Sketch, top: int = 20, threshold: int = 1) -> list[Change]:
         """The keys that changed most since an earlier state, in descending order of the change."""
-        return [Change(key, *size) for key, size in self._native.heavy_changes(_checked(earlier).to_bytes(), threshold, top)]
+        return [Change(key, *size) for key, size in self._native.heavy_changes(_checked(earlier).to_bytes(), *_most(threshold, top))]
 
     def superspreaders(self, source_bytes: int, top: int = 20, threshold: int = 1) -> list[Flow]:
         """Of keys that are pairs: the sources with the most distinct counterparts."""
-        return [Flow(key, *size) for key, size in self._native.superspreaders(source_bytes, threshold, top)]
+        return [Flow(key, *size) for key, size in self._native.superspreaders(whole_number("source_bytes", source_bytes), *_most(threshold, top))]
 
     def size_distribution(self) -> dict[int, float]:
         """How many keys have which size, estimated."""
@@ -234,6 +239,11 @@ def _checked(other: Sketch) -> Sketch:
     if not isinstance(other, Sketch):
         raise TypeError(f"a sketch goes with a sketch, not with {type(other).__name__}")
     return other
+
+
+def _most(threshold: int, top: int) -> tuple[int, int]:
+    """The least size of keys that are listed, and how many are."""
+    return whole_number("threshold", threshold), whole_number("top", top)
 
 
 def _key(key: Key) -> bytes:

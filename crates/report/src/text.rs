@@ -19,7 +19,7 @@ pub fn plural(n: u64, noun: &str) -> String {
 
 /// A value in the unit of a thousand that suits it, four digits of it. Only 0 is told as 0.
 fn scaled(value: f64, unit: &str) -> String {
-    // A value that would be told as 1000.0 of a unit is one of the next.
+    // A value that would be told as 1000.0 ns, or as 600.0 s, 120.0 min or 48.0 h, is one of the next unit.
     let (value, prefix) = match value.abs() {
         v if v >= 999.95e6 => (value / 1e9, "G"),
         v if v >= 999.95e3 => (value / 1e6, "M"),
@@ -116,14 +116,14 @@ pub fn share(value: Option<f64>) -> String {
 #[must_use]
 pub fn time(ns: Option<f64>) -> String {
     let Some(ns) = ns else { return "–".to_owned() };
-    // A value that would be told as 1000.0 of a unit is one of the next.
+    // A value that would be told as 1000.0 ns, or as 600.0 s, 120.0 min or 48.0 h, is one of the next unit.
     let (value, unit) = match ns.abs() {
         0.0..999.95 => (ns, "ns"),
         999.95..999.95e3 => (ns / 1e3, "µs"),
         999.95e3..999.95e6 => (ns / 1e6, "ms"),
-        999.95e6..6e11 => (ns / 1e9, "s"),
-        6e11..7.2e12 => (ns / 6e10, "min"),
-        7.2e12..1.728e14 => (ns / 3.6e12, "h"),
+        999.95e6..599.95e9 => (ns / 1e9, "s"),
+        599.95e9..7.197e12 => (ns / 6e10, "min"),
+        7.197e12..1.7262e14 => (ns / 3.6e12, "h"),
         _ => (ns / 8.64e13, "days"),
     };
     let decimals = if unit == "ns" && value.fract() == 0.0 { 0 } else { 1 };
@@ -145,8 +145,9 @@ mod tests {
         );
         assert_eq!(time(Some(184_280_863.5e9)), "2132.9 days");
         assert_eq!(
-            ["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),
-            ["90.0 s", "15.0 min", "2.5 h"]
+            ["90", "599.94", "599.96", "900", "7196.9", "7197.1", "9000", "172619.9", "172620.1"]
+                .map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),
+            ["90.0 s", "599.9 s", "10.0 min", "15.0 min", "119.9 min", "2.0 h", "2.5 h", "47.9 h", "2.0 days"]
         );
         assert_eq!(
             [999.0, 999.94, 999.96, 999_949.0, 999_999.0, 999_999_999.0].map(|ns| time(Some(ns))),
