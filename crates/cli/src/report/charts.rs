@@ -2,7 +2,7 @@
 
 use slipstream_lab::frontier::{Frontier, Point};
 use slipstream_report::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
-use slipstream_report::{count, number, share, tick};
+use slipstream_report::{count, number, plural, share, tick};
 
 use slipstream_stats::Bucket;
 use slipstream_trace::{Distribution, Report, Sequence, Window};
@@ -193,16 +193,35 @@ fn flow_sizes(id: &str, report: &Report) -> Option<Figure> {
         "flow-sizes",
         "Flow sizes",
         &format!(
-            "At each number of packets, the line shows the share of flows that have no more. Of the {} flows ({name}), half \
-             have no more packets than {}, and the largest has {}. The {} flows of a single packet can't be made into trains.",
-            count(s.flows),
-            number(s.flow_size.distribution.p50.map(f64::ceil), 0),
-            s.flow_size.max.map_or_else(String::new, count),
-            count(s.single_packet_flows),
+            "At each number of packets, the line shows the share of flows that have no more. {} {}",
+            sizes(name, s),
+            alone(s.single_packet_flows),
         ),
     );
     let of = |s: &Sequence| cumulative(&s.flow_size.distribution.histogram);
     cdf(about, "packets a flow", "share of flows", amount, &lines(&sequences, of), &[], "Fig. 6")
+}
+
+/// The sizes of the flows of a sequence, in words.
+fn sizes(name: &str, s: &Sequence) -> String {
+    let largest = s.flow_size.max.map_or_else(String::new, |most| plural(most, "packet"));
+    match s.flows {
+        1 => format!("The one flow ({name}) has {largest}."),
+        flows => format!(
+            "Of the {} flows ({name}), half have no more packets than {}, and the largest has {largest}.",
+            count(flows),
+            number(s.flow_size.distribution.p50.map(f64::ceil), 0),
+        ),
+    }
+}
+
+/// The flows that have a single packet, in words.
+fn alone(flows: u64) -> String {
+    match flows {
+        0 => "No flow has a single packet.".to_owned(),
+        1 => "The one flow of a single packet can't be made into a train.".to_owned(),
+        flows => format!("The {} flows of a single packet can't be made into trains.", count(flows)),
+    }
 }
 
 fn spatial(id: &str, report: &Report) -> Option<Figure> {

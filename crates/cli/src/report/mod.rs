@@ -27,10 +27,38 @@ pub(crate) struct Subject<'a> {
     pub(crate) truncated_at_byte: Option<u64>,
     /// Its figures.
     pub(crate) report: &'a Report,
+    /// The time that it took.
+    pub(crate) taken: Taken,
     /// Its groups, where they were asked for.
     pub(crate) groups: Option<&'a Groups>,
     /// Its frontier, where that was asked for.
     pub(crate) frontier: Option<&'a Frontier>,
+}
+
+/// The time that a trace took, or several together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// From the first to the last packet, in ns.
+    Whole(u64),
+    /// Traces that lie so far apart that most of the time is in none of them: the sum of their durations, in
+    /// ns.
+    Apart(u64),
+}
+
+impl Taken {
+    /// Of a report about traces of these durations together, in ns.
+    pub(crate) fn of(report: &Report, durations_ns: impl Iterator<Item = u64>) -> Self {
+        let sum = durations_ns.fold(0, u64::saturating_add);
+        if report.duration_ns / 2 > sum { Self::Apart(sum) } else { Self::Whole(report.duration_ns) }
+    }
+
+    /// The time in which packets came, in ns, and what it is.
+    pub(crate) fn told(self) -> (u64, &'static str) {
+        match self {
+            Self::Whole(ns) => (ns, "duration"),
+            Self::Apart(ns) => (ns, "duration, without the time between the traces"),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -115,7 +143,7 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
         any: report.ip.packets > 0,
         verdict: verdict(&report.ip, subject.frontier),
         cards: cards(report),
-        facts: facts(report),
+        facts: facts(report, subject.taken),
         measures: measures(report),
         figures: charts::all(&id, report, subject.frontier),
         windows: [("all IP", &report.ip), ("TCP", &report.tcp)]
@@ -157,14 +185,15 @@ fn cards(report: &Report) -> Vec<Card> {
     ]
 }
 
-fn facts(r: &Report) -> Vec<[String; 2]> {
+fn facts(r: &Report, taken: Taken) -> Vec<[String; 2]> {
+    let (ns, what) = taken.told();
     let mut facts = vec![
         ("packets", count(r.records)),
         ("bytes on the wire", count(r.bytes)),
-        ("duration", time(Some(r.duration_ns as f64))),
+        (what, time(Some(ns as f64))),
     ];
-    if r.duration_ns > 0 {
-        facts.push(("rate", rates(r.records, r.bytes, r.duration_ns)));
+    if ns > 0 {
+        facts.push(("rate", rates(r.records, r.bytes, ns)));
     }
     facts.extend([
         ("flows, both directions as one", count(r.flows_bidirectional)),

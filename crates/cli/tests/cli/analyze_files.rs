@@ -9,7 +9,7 @@ use parquet::record::RowAccessor;
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 
-use crate::common::{campus, run, run_in, scratch, small, text};
+use crate::common::{campus, check_headings, run, run_in, scratch, small, text};
 
 fn analyze(folder: &Path, arguments: &[&str]) -> Output {
     let run = Command::new(env!("CARGO_BIN_EXE_slipstream"))
@@ -286,6 +286,71 @@ fn a_page_has_the_comparison_and_the_frontier() {
     for figure in ["SLF after of a hold of 64us", "<h3>Mean delay at equal mean train</h3>"] {
         assert!(page.contains(figure), "{figure}");
     }
+    check_headings(&page);
+}
+
+/// A copy of a plain pcap whose packets came so many seconds later.
+fn later(pcap: &[u8], seconds: u32) -> Vec<u8> {
+    let mut copy = pcap.to_vec();
+    let mut at = 24;
+    while at + 16 <= copy.len() {
+        let number = |from: usize| u32::from_le_bytes(pcap[from..from + 4].try_into().unwrap());
+        copy[at..at + 4].copy_from_slice(&(number(at) + seconds).to_le_bytes());
+        at += 16 + number(at + 8) as usize;
+    }
+    copy
+}
+
+/// Most of the time from the first to the last packet is in none of the traces: rates are those of the time
+/// that is.
+#[test]
+fn traces_of_different_years_have_no_time_in_between() {
+    let dir = scratch();
+    let old = fs::read(small()).unwrap();
+    for (name, seconds) in [("old.pcap", 0), ("beside.pcap", 0), ("new.pcap", 500_000_000)] {
+        fs::write(dir.path().join(name), later(&old, seconds)).unwrap();
+    }
+    let total = |other: &str| {
+        let words = ["old.pcap", other, "--report", "p.html"];
+        let shown = String::from_utf8(analyze(dir.path(), &words).stdout).unwrap();
+        let shown = shown.split_once("total of 2 traces").unwrap().1.to_owned();
+        let row =
+            |what: &str| shown.lines().find(|line| line.trim_start().starts_with(what)).unwrap().to_owned();
+        let page = fs::read_to_string(dir.path().join("p.html")).unwrap();
+        (row("duration"), row("packets a second"), page)
+    };
+    let apart = "duration, without the time between the traces";
+    let (duration, rate, page) = total("new.pcap");
+    assert!(duration.contains(apart) && !duration.contains("day"), "{duration}");
+    assert!(page.contains(apart) && !page.contains(" days"), "the page has the time in between");
+    // Twice as many packets in twice the time.
+    let alone = String::from_utf8(analyze(dir.path(), &["old.pcap"]).stdout).unwrap();
+    let of_one = alone.lines().find(|line| line.trim_start().starts_with("packets a second")).unwrap();
+    let value = |line: &str| line.split_whitespace().rev().take(2).collect::<Vec<_>>().join(" ");
+    assert_eq!(value(&rate), value(of_one));
+    let words = ["old.pcap", "new.pcap", "--format", "json"];
+    let result = json(&analyze(dir.path(), &words));
+    assert!(
+        result["total"]["duration_ns"].as_u64().unwrap() > 400_000_000_000_000_000,
+        "JSON stays as it is"
+    );
+    // Traces of the same time are no case of this.
+    let (duration, ..) = total("beside.pcap");
+    assert!(!duration.contains(apart), "{duration}");
+}
+
+/// A trace of one flow is told of in the singular.
+#[test]
+fn one_flow_is_not_told_of_as_many() {
+    let dir = scratch();
+    run(["synth", "--flows", "1", "--packets", "50", text(&dir.path().join("one.pcap"))]).with(0);
+    analyze(dir.path(), &["one.pcap", "--report", "p.html"]);
+    let page = fs::read_to_string(dir.path().join("p.html")).unwrap();
+    assert!(
+        page.contains("The one flow (all IP) has 50 packets.")
+            || page.contains("The one flow (TCP) has 50 packets.")
+    );
+    assert!(!page.contains("the 1 flows") && !page.contains("The 1 flows"), "{page}");
 }
 
 /// The frontier tells prices as they are set, and nothing of a trace without a flow.

@@ -6,7 +6,7 @@ use std::path::Path;
 use slipstream::io::capture::{CaptureWriter, Format, Interface, WriterOptions};
 use slipstream::time::Nanos;
 
-use crate::common::{campus, run, scratch, text};
+use crate::common::{campus, check_headings, run, scratch, text};
 
 const SERVICE: [&str; 4] = ["--service-base", "100ns", "--service-per-packet", "20ns"];
 
@@ -93,6 +93,7 @@ fn a_page_of_recommend_has_its_figures() {
     {
         assert!(page.contains(figure), "{figure}");
     }
+    check_headings(&page);
 }
 
 /// A token names 65,536 entries at most: where room for bursts would take more, that is said.

@@ -25,7 +25,7 @@ use super::{Outcome, checked, frontier};
 use crate::check::{self, Check};
 use crate::cli;
 use crate::replace::{Replacement, refuse_shared};
-use crate::report::{self, Subject};
+use crate::report::{self, Subject, Taken};
 use crate::selection::encapsulation;
 use crate::traces::refuse_stdin;
 use crate::ui;
@@ -299,10 +299,16 @@ fn refuse_shared_files(args: &cli::Analyze) -> anyhow::Result<()> {
     refuse_shared(outputs, inputs)
 }
 
+/// The time that several traces took together.
+fn taken(total: &Report, analyzed: &[Analyzed]) -> Taken {
+    Taken::of(total, analyzed.iter().map(|one| one.report.duration_ns))
+}
+
 /// The tables of all traces, and of their total.
 fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&Groups>) {
     for one in analyzed {
-        table::report(t, &one.name(), (one.truncated_at_byte, one.left_out), &one.report);
+        let report = (&one.report, Taken::Whole(one.report.duration_ns));
+        table::report(t, &one.name(), (one.truncated_at_byte, one.left_out), report);
         if let Some(groups) = &one.groups {
             table::groups(t, groups);
         }
@@ -313,7 +319,12 @@ fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&
     }
     if analyzed.len() > 1 {
         let left_out: Option<u64> = analyzed.iter().map(|a| a.left_out).sum();
-        table::report(t, &format!("total of {} traces", analyzed.len()), (None, left_out), total);
+        table::report(
+            t,
+            &format!("total of {} traces", analyzed.len()),
+            (None, left_out),
+            (total, taken(total, analyzed)),
+        );
         if let Some(groups) = groups {
             table::groups(t, groups);
         }
@@ -417,12 +428,14 @@ fn write_page(
     if analyzed.len() > 1 {
         let name = format!("total of {} traces", analyzed.len());
         let Total { report, groups } = *total;
-        subjects.push(Subject { name, truncated_at_byte: None, report, groups, frontier: None });
+        let taken = taken(report, analyzed);
+        subjects.push(Subject { name, truncated_at_byte: None, report, taken, groups, frontier: None });
     }
     subjects.extend(analyzed.iter().map(|a| Subject {
         name: a.name(),
         truncated_at_byte: a.truncated_at_byte,
         report: &a.report,
+        taken: Taken::Whole(a.report.duration_ns),
         groups: a.groups.as_ref(),
         frontier: a.frontier.as_ref(),
     }));

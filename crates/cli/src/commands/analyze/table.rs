@@ -5,14 +5,19 @@ use slipstream_trace::{EndpointSide, Groups, Report, Sequence};
 use tracing::warn;
 
 use super::Failed;
-use crate::report::GroupTable;
+use crate::report::{GroupTable, Taken};
 use crate::units::Duration;
 
 /// The report of one trace, or of several together; with the byte at which it is damaged, and the packets
 /// that the user's selection left out.
-pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64>, Option<u64>), r: &Report) {
+pub(super) fn report(
+    t: &mut Table,
+    name: &str,
+    (damaged, left_out): (Option<u64>, Option<u64>),
+    (r, taken): (&Report, Taken),
+) {
     t.title(name.to_owned());
-    totals(t, (damaged, left_out), r);
+    totals(t, (damaged, left_out), (r, taken));
     locality(t, r);
     holding(t, "What holding would gain: all IP", &r.ip);
     holding(t, "What holding would gain: TCP", &r.tcp);
@@ -33,16 +38,17 @@ pub(super) fn report(t: &mut Table, name: &str, (damaged, left_out): (Option<u64
 }
 
 /// The amounts: what came, and what of it counts.
-fn totals(t: &mut Table, (damaged, left_out): (Option<u64>, Option<u64>), r: &Report) {
+fn totals(t: &mut Table, (damaged, left_out): (Option<u64>, Option<u64>), (r, taken): (&Report, Taken)) {
+    let (ns, what) = taken.told();
     t.row(["packets", &count(r.records)]);
     if let Some(n) = left_out {
         t.row(["not selected", &count(n)]);
     }
     t.row(["bytes on the wire", &count(r.bytes)]);
-    t.row(["duration", &time(Some(r.duration_ns as f64))]);
-    if r.duration_ns > 0 {
-        t.row(["rate", &bit_rate(r.bytes, r.duration_ns)]);
-        t.row(["packets a second", &packet_rate(r.records, r.duration_ns)]);
+    t.row([what, &time(Some(ns as f64))]);
+    if ns > 0 {
+        t.row(["rate", &bit_rate(r.bytes, ns)]);
+        t.row(["packets a second", &packet_rate(r.records, ns)]);
     }
     let skipped = [
         ("not IP", r.skipped.non_ip),

@@ -42,6 +42,16 @@ pub(crate) fn small() -> &'static Path {
     &SMALL.get_or_init(make).1
 }
 
+/// Headings of a page follow one another without a step that is left out, so that who hears it finds the way.
+pub(crate) fn check_headings(page: &str) {
+    let levels = page.split("<h").skip(1).filter_map(|rest| rest.chars().next()?.to_digit(10));
+    let levels: Vec<u32> = levels.collect();
+    assert_eq!(levels.first(), Some(&1));
+    for pair in levels.windows(2) {
+        assert!(pair[1] <= pair[0] + 1, "h{} behind h{}: {levels:?}", pair[1], pair[0]);
+    }
+}
+
 /// An empty directory, removed when dropped.
 pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a directory for temporary files")
