@@ -4,6 +4,7 @@ use anyhow::bail;
 use serde_json::Value;
 use slipstream::stage::DropReason;
 
+use crate::counters::is_loss;
 use crate::types;
 
 /// A check that the user asked for.
@@ -36,14 +37,14 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 
 const SIGNS: &str = "<, <=, >, >=, == or !=";
 
-/// Objects whose keys are reasons for which packets were dropped: reasons without a drop are left out of
-/// them.
-const DROPPED: [&str; 2] = ["dropped", "dropped_pps"];
+/// Objects whose keys are reasons for which packets were dropped, or counters of packets that were lost:
+/// those without a packet are left out of them.
+const DROPPED: [&str; 3] = ["dropped", "dropped_pps", "lost_pps"];
 
 fn is_reason(key: &str) -> bool {
     let registry = types::registry();
     let own = registry.types().iter().flat_map(|t| t.drop_reasons());
-    DropReason::GENERAL.into_iter().chain(own).any(|r| r.name() == key)
+    DropReason::GENERAL.into_iter().chain(own).any(|r| r.name() == key) || is_loss(key)
 }
 
 /// The keys of an object, or the numbers of a list's entries, as advice.
@@ -168,8 +169,9 @@ mod tests {
         assert!(!holds("n<2").unwrap());
         assert!(holds("s<2").is_err());
         assert!(holds("a.c<2").is_err());
-        for key in ["dropped.table_full", "stages.0.dropped_pps.denied"] {
-            let healthy = json!({"dropped": {}, "stages": [{"dropped_pps": {"no_route": 3}}]});
+        for key in ["dropped.table_full", "stages.0.dropped_pps.denied", "lost_pps.missed"] {
+            let healthy =
+                json!({"dropped": {}, "lost_pps": {}, "stages": [{"dropped_pps": {"no_route": 3}}]});
             let holds = |sign: &str| Check::parse(&format!("{key}{sign}0")).unwrap().holds(&healthy);
             assert!(!holds(">").unwrap() && holds("==").unwrap(), "{key}");
         }

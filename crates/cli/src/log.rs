@@ -31,6 +31,9 @@ use tracing_subscriber::{Layer, fmt};
 
 /// The target of events of a live run.
 pub(crate) const LIVE: &str = "slipstream::live";
+/// The target of events of a live run that an option asks for by itself: they are no warnings, and are told
+/// where warnings are.
+pub(crate) const ASKED_FOR: &str = "slipstream::live::asked_for";
 /// The target of what is told whatever the level.
 pub(crate) const TOLD: &str = "slipstream::told";
 
@@ -203,6 +206,16 @@ fn levels(verbose: u8, asked_for: Option<Level>) -> (LevelFilter, LevelFilter) {
     asked_for.map_or(usual, |level| (level.into(), level.into()))
 }
 
+/// True for events of this target and level under the least levels of live runs and of all else.
+fn is_told(target: &str, level: tracing::Level, (live, other): (LevelFilter, LevelFilter)) -> bool {
+    match target {
+        TOLD => true,
+        ASKED_FOR => level.min(tracing::Level::WARN) <= live,
+        LIVE => level <= live,
+        _ => level <= other,
+    }
+}
+
 /// Lines of text.
 fn lines<S>() -> fmt::Layer<S, DefaultFields, Format, ToStderr> {
     fmt::layer().with_writer(ToStderr).with_ansi(colours()).with_target(false)
@@ -211,10 +224,8 @@ fn lines<S>() -> fmt::Layer<S, DefaultFields, Format, ToStderr> {
 /// Sends log lines to stderr.
 pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, format: LogFormat) {
     let (live, other) = levels(verbose, level);
-    let is_live = |event: &Metadata<'_>| event.target() == LIVE;
-    let told = move |event: &Metadata<'_>| {
-        event.target() == TOLD || *event.level() <= if is_live(event) { live } else { other }
-    };
+    let is_live = |event: &Metadata<'_>| [LIVE, ASKED_FOR].contains(&event.target());
+    let told = move |event: &Metadata<'_>| is_told(event.target(), *event.level(), (live, other));
     let of_live = filter_fn(move |event| told(event) && is_live(event));
     let of_others = filter_fn(move |event| told(event) && !is_live(event));
     let registry = tracing_subscriber::registry();
@@ -253,6 +264,18 @@ mod tests {
         assert!(named(&format!("{}:{}", file.dev(), file.ino())));
         assert!(!named(&format!("{}:{}", file.dev(), file.ino() + 1)));
         assert!(!named("") && !named("1") && !named("a:b"));
+    }
+
+    #[test]
+    fn what_an_option_asks_for_is_told_where_warnings_are() {
+        use tracing::Level as Of;
+        for (least, of_live, asked_for) in
+            [(Level::Info, true, true), (Level::Warn, false, true), (Level::Error, false, false)]
+        {
+            let levels = levels(0, Some(least));
+            assert_eq!(is_told(LIVE, Of::INFO, levels), of_live, "{least:?}");
+            assert_eq!(is_told(ASKED_FOR, Of::INFO, levels), asked_for, "{least:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod commands;
 mod connections;
+mod counters;
 mod live;
 mod log;
 mod losses;

@@ -19,6 +19,7 @@ use slipstream_report::time;
 use slipstream_stats::Histogram;
 use tracing::{error, info, warn};
 
+use crate::counters::is_loss;
 use crate::live::packets_in;
 use crate::log::LIVE;
 
@@ -33,15 +34,11 @@ const SILENT: u32 = 5;
 /// Fewer packets than these within a period say little about their 99th percentile.
 const FEW: u64 = 100;
 
-/// The counters of a source that are packets lost before any stage saw them.
-pub(crate) const LOST: [&str; 5] =
-    ["dropped_by_kernel", "lost_between_shards", "missed", "no_mbuf", "too_long"];
-
 /// Something to tell.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Notice {
-    /// The first packets that were lost at a place for a reason.
-    FirstDrop { place: String, reason: String, packets: u64 },
+    /// The first packets that were dropped at a place for a reason, which somebody has asked for or not.
+    FirstDrop { place: String, reason: String, asked_for: bool, packets: u64 },
     /// A place can't write what it is to write.
     Trouble { place: String, reason: String },
     /// It can again.
@@ -50,8 +47,8 @@ pub(crate) enum Notice {
     Refused { place: String, reason: String },
     /// It was read anew, and its routes count.
     Reread { place: String },
-    /// Packets that were lost since this was last told.
-    Dropping { place: String, reason: String, packets: u64, per_second: f64 },
+    /// Packets that were dropped since this was last told.
+    Dropping { place: String, reason: String, asked_for: bool, packets: u64, per_second: f64 },
     /// Packets left later than they were due by more than anybody holds them: their 99th percentile, in ns.
     Late { p99_ns: u64, hold_ns: u64 },
     /// They don't any more.
@@ -61,8 +58,11 @@ pub(crate) enum Notice {
 impl Notice {
     fn tell(&self) {
         match self {
-            Self::FirstDrop { place, reason, packets } => {
+            Self::FirstDrop { place, reason, asked_for: false, packets } => {
                 warn!(target: LIVE, stage = place, reason, packets, "first drop for this reason");
+            }
+            Self::FirstDrop { place, reason, asked_for: true, packets } => {
+                info!(target: LIVE, stage = place, reason, packets, "first drop for this reason");
             }
             Self::Trouble { place, reason } => error!(target: LIVE, stage = place, reason, "can't write"),
             Self::TroubleOver { place } => info!(target: LIVE, stage = place, "writes again"),
@@ -70,9 +70,13 @@ impl Notice {
                 warn!(target: LIVE, stage = place, reason, "routes refused; those before go on");
             }
             Self::Reread { place } => info!(target: LIVE, stage = place, "routes read anew"),
-            Self::Dropping { place, reason, packets, per_second } => {
+            Self::Dropping { place, reason, asked_for, packets, per_second } => {
                 let rate = format!("{per_second:.1}");
-                warn!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
+                if *asked_for {
+                    info!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
+                } else {
+                    warn!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
+                }
             }
             Self::Late { p99_ns, hold_ns } => {
                 let (p99, hold) = (time(Some(*p99_ns as f64)), time(Some(*hold_ns as f64)));
@@ -120,15 +124,15 @@ impl Watch {
             }
             notices.extend(self.routes(stage));
         }
-        for ((place, reason), now) in losses(report) {
+        for ((place, reason), now, asked_for) in drops(report) {
             let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
             if *seen == 0 && now > 0 {
                 *told = now;
-                notices.push(Notice::FirstDrop { place, reason, packets: now });
+                notices.push(Notice::FirstDrop { place, reason, asked_for, packets: now });
             } else if over && now > *told {
                 let packets = now - std::mem::replace(told, now);
                 let per_second = packets as f64 / (f64::from(PERIOD) * EVERY.as_secs_f64());
-                notices.push(Notice::Dropping { place, reason, packets, per_second });
+                notices.push(Notice::Dropping { place, reason, asked_for, packets, per_second });
             }
             *seen = now;
         }
@@ -195,15 +199,17 @@ fn pairs<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> String {
     all.join(" ")
 }
 
-/// Packets that were lost so far, by place and reason.
-fn losses(report: &RunReport) -> Vec<((String, String), u64)> {
+/// Packets that were dropped so far, by place and reason; true of a reason that somebody has asked for.
+fn drops(report: &RunReport) -> Vec<((String, String), u64, bool)> {
     let mut all = Vec::new();
     for stage in &report.stages {
-        all.extend(stage.drops.iter().map(|(why, n)| ((stage.name.clone(), why.name().to_owned()), n)));
+        let drops = stage.drops.iter();
+        let place = |why: &str| (stage.name.clone(), why.to_owned());
+        all.extend(drops.map(|(why, n)| (place(why.name()), n, why.is_asked_for())));
     }
     for source in &report.sources {
-        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name));
-        all.extend(lost.map(|(why, n)| ((source.name.clone(), (*why).to_owned()), *n)));
+        let lost = source.counters.iter().filter(|(name, _)| is_loss(name));
+        all.extend(lost.map(|(why, n)| ((source.name.clone(), (*why).to_owned()), *n, false)));
     }
     all
 }
@@ -450,6 +456,7 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::LOST;
     use slipstream::runtime::{SourceReport, Tally};
     use slipstream::stage::{DropReason, Drops};
 
@@ -487,7 +494,9 @@ mod tests {
     fn what_a_source_loses_is_told_and_on_the_board() {
         let board = include_str!("../../../contrib/grafana/slipstream.json");
         let (_, panel) = board.split_once("slipstream_source_count_total{").unwrap();
-        let names: Vec<_> = panel.split_once("name=~\\\"").unwrap().1.split(['|', '\\']).collect();
+        let names: Vec<_> =
+            panel.split_once("name=~\\\"").unwrap().1.split_once('\\').unwrap().0.split('|').collect();
+        assert_eq!(names, LOST);
         for name in LOST {
             let source = |lost| SourceReport {
                 name: "lan".into(),
@@ -500,8 +509,34 @@ mod tests {
             let mut watch = Watch::default();
             assert_eq!(watch.compare(&with(0)), []);
             let (place, reason) = ("lan".to_owned(), name.to_owned());
-            assert_eq!(watch.compare(&with(3)), [Notice::FirstDrop { place, reason, packets: 3 }]);
-            assert!(names.contains(&name), "{name} is not among {names:?}");
+            let first = Notice::FirstDrop { place, reason, asked_for: false, packets: 3 };
+            assert_eq!(watch.compare(&with(3)), [first]);
+        }
+    }
+
+    #[test]
+    fn drops_that_a_rule_asks_for_are_no_losses() {
+        let with = |reason, packets| {
+            let mut report = report(0, Histogram::new());
+            report.stages[0].drops.add(reason, packets);
+            report
+        };
+        for (reason, asked) in [
+            (DropReason::Denied, true),
+            (DropReason::Discarded, true),
+            (DropReason::NotSent, false),
+            (DropReason::TableFull, false),
+        ] {
+            let mut watch = Watch::default();
+            let told =
+                (0..10).flat_map(|second| watch.compare(&with(reason, second * 5))).collect::<Vec<_>>();
+            let is_so = |notice: &Notice| match notice {
+                Notice::FirstDrop { asked_for, .. } | Notice::Dropping { asked_for, .. } => {
+                    *asked_for == asked
+                }
+                _ => false,
+            };
+            assert!(told.len() == 2 && told.iter().all(is_so), "{reason:?}: {told:?}");
         }
     }
 

@@ -10,13 +10,13 @@ use slipstream_stats::Histogram;
 
 use super::run::as_json;
 use crate::cli;
+use crate::counters::is_loss;
 use crate::live;
 use crate::operate::{Operation, Shared, control};
 use crate::port::{refuse_misspelt, refuse_unbuilt};
 use crate::replace::refuse_shared;
 use crate::types;
 use crate::ui::{Kept, LiveSignals};
-use crate::watch::LOST;
 
 /// Figures of a live run that a replay doesn't have.
 pub(super) struct Live {
@@ -93,7 +93,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     drop(socket);
     drop(run);
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
-    let lost = |(name, n): &(&'static str, u64)| if LOST.contains(name) { *n } else { 0 };
+    let lost = |(name, n): &(&'static str, u64)| if is_loss(name) { *n } else { 0 };
     Ok(Live {
         report: ReplayReport {
             stats,

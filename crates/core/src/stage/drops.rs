@@ -118,6 +118,23 @@ drop_reasons! {
 
 const GENERAL: usize = Number::Own as usize;
 
+impl DropReason {
+    /// True of drops that somebody has asked for: by a stage that throws packets away, a rule, a route or a
+    /// rate, or by an address that isn't this stage's. Others are losses.
+    #[must_use]
+    pub const fn is_asked_for(self) -> bool {
+        matches!(
+            self,
+            Self::Discarded
+                | Self::Denied
+                | Self::Blackhole
+                | Self::RateLimited
+                | Self::OtherStation
+                | Self::Local
+        )
+    }
+}
+
 /// A reason for dropping packets that is a stage type's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnReason {

@@ -1,7 +1,11 @@
 //! Rates of a pipeline between two of its reports.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use slipstream_report::{Table, time, visible};
+
+use crate::counters::LOST;
 
 /// A source or a stage between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,7 +24,8 @@ pub(super) struct Row {
     pub(super) busy: Option<f64>,
     /// Packets that it holds now.
     pub(super) held: u64,
-    /// Packets a second that it dropped, by reason, those that are none left out.
+    /// Packets a second that it dropped, by reason, or that a source lost before any stage saw them, by
+    /// counter; those that are none are left out.
     pub(super) dropped: Vec<(String, f64)>,
 }
 
@@ -44,6 +49,9 @@ pub(super) struct Rates {
     pub(super) left: f64,
     /// Packets a second that were dropped, by reason, those that are none left out.
     pub(super) dropped: Vec<(String, f64)>,
+    /// Packets a second that sources lost before any stage saw them, by counter, those that are none left
+    /// out.
+    pub(super) lost: Vec<(String, f64)>,
     /// Packets inside now.
     pub(super) inside: u64,
     /// Cores' worth of CPU time that the data path took.
@@ -88,12 +96,15 @@ impl Rates {
             }
             rows.extend(old.iter().zip(new).map(|(old, new)| Row::between(old, new, seconds)));
         }
+        let sources = items(before, "sources").iter().zip(items(after, "sources"));
+        let lost = sources.flat_map(|(old, new)| lost(old, new, seconds));
         let excess = |q: &str| number(after, &["excess_delay_ns", q]);
         Ok(Self {
             seconds,
             came: came / seconds,
             left: since(&["packets_out"]).unwrap_or(0.0) / seconds,
             dropped: dropped(before, after, seconds),
+            lost: added_up(lost),
             inside: number(after, &["left_inside"]).unwrap_or(0.0) as u64,
             cpu: since(&["cpu_ns"]).unwrap_or(0.0) / 1e9 / seconds,
             excess_ns: excess("p50").zip(excess("p99")),
@@ -122,6 +133,7 @@ impl Rates {
             "packets_in_pps": self.came,
             "packets_out_pps": self.left,
             "dropped_pps": by_reason(&self.dropped),
+            "lost_pps": by_reason(&self.lost),
             "inside": self.inside,
             "cpu": self.cpu,
             "excess_delay_ns": self.excess_ns.map(|(p50, p99)| json!({ "p50": p50 as u64, "p99": p99 as u64 })),
@@ -137,6 +149,9 @@ impl Rates {
         t.row(["out".to_owned(), per_second(self.left)]);
         for (reason, rate) in &self.dropped {
             t.row([format!("dropped: {reason}"), per_second(*rate)]);
+        }
+        for (counter, rate) in &self.lost {
+            t.row([format!("lost before the pipeline: {counter}"), per_second(*rate)]);
         }
         t.row(["inside now".to_owned(), self.inside.to_string()]);
         t.row(["CPU, cores".to_owned(), format!("{:.2}", self.cpu)]);
@@ -189,6 +204,7 @@ impl Row {
         let since = |key: &str| Some((number(after, &[key])? - number(before, &[key])?).max(0.0));
         let text = |key: &str| after.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let came = since("packets_in");
+        let is_source = came.is_none();
         let trains = since("trains").filter(|n| *n > 0.0);
         Self {
             name: text("name"),
@@ -202,7 +218,10 @@ impl Row {
             mean_train: came.zip(trains).map(|(packets, trains)| packets / trains),
             busy: since("busy_ns").map(|ns| ns / 1e9 / seconds),
             held: number(after, &["held"]).unwrap_or(0.0) as u64,
-            dropped: dropped(before, after, seconds),
+            dropped: dropped(before, after, seconds)
+                .into_iter()
+                .chain(lost(before, after, seconds).filter(|_| is_source))
+                .collect(),
         }
     }
 
@@ -263,6 +282,22 @@ fn dropped(before: &Value, after: &Value, seconds: f64) -> Vec<(String, f64)> {
     all.into_iter().flatten().filter_map(rate).collect()
 }
 
+/// Packets a second that a source lost before any stage saw them, by counter, those that are none left out.
+fn lost<'a>(before: &'a Value, after: &'a Value, seconds: f64) -> impl Iterator<Item = (String, f64)> + 'a {
+    let counter = |of: &Value, name: &str| number(of, &["counters", name]);
+    LOST.into_iter().filter_map(move |name| {
+        let rate = (counter(after, name)? - counter(before, name).unwrap_or(0.0)) / seconds;
+        (rate > 0.0).then(|| (name.to_owned(), rate))
+    })
+}
+
+/// Rates of the same name as one.
+fn added_up(rates: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
+    let mut all = BTreeMap::new();
+    rates.for_each(|(name, rate)| *all.entry(name).or_default() += rate);
+    all.into_iter().collect()
+}
+
 fn by_reason(dropped: &[(String, f64)]) -> Value {
     Value::Object(dropped.iter().map(|(reason, rate)| (reason.clone(), (*rate).into())).collect())
 }
@@ -301,6 +336,28 @@ mod tests {
         let json = rates.as_json();
         assert_eq!(json["stages"][1]["dropped_pps"]["denied"], 10.0);
         assert_eq!(json["interval_ns"], 2_000_000_000u64);
+    }
+
+    /// What a port loses never comes to a stage that could drop it.
+    #[test]
+    fn what_sources_lose_before_the_pipeline_is_shown() {
+        let with = |time_ns: u64, lost: u64| {
+            let mut report = report(time_ns, 1000 + time_ns / 1_000_000, 0);
+            let source = |name: &str, lost: u64| {
+                let counters = json!({ "dropped_by_queue": lost, "no_buffer": lost, "missed": 0 });
+                json!({ "name": name, "type": "paced", "packets": 1000, "counters": counters })
+            };
+            report["sources"] = json!([source("a", lost), source("b", 2 * lost)]);
+            report
+        };
+        let rates = Rates::between(&with(1_000_000_000, 10), &with(3_000_000_000, 30)).unwrap();
+        assert_eq!(rates.lost, [("dropped_by_queue".to_owned(), 30.0)]);
+        assert_eq!(rates.rows[1].cells()[8], "20 dropped_by_queue");
+        let json = rates.as_json();
+        assert_eq!(json["lost_pps"], json!({ "dropped_by_queue": 30.0 }));
+        assert_eq!(json["dropped_pps"], json!({}), "no stage dropped any");
+        let table = rates.as_table().render(None);
+        assert!(table.contains("lost before the pipeline: dropped_by_queue"), "{table}");
     }
 
     /// In shards each stage has set a hold of its own; all are shown.

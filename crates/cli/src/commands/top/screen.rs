@@ -85,8 +85,10 @@ impl Screen<'_> {
         if let Some((p50, p99)) = rates.excess_ns {
             figures.push(format!("late by {} (p99 {})", time(Some(p50)), time(Some(p99))).into());
         }
-        for (reason, rate) in &rates.dropped {
-            let figure = format!("{} {}/s", visible(reason), per_second(*rate));
+        let dropped = rates.dropped.iter().map(|(reason, rate)| ("", reason, rate));
+        let lost = rates.lost.iter().map(|(counter, rate)| ("lost before the pipeline: ", counter, rate));
+        for (said, reason, rate) in dropped.chain(lost) {
+            let figure = format!("{said}{} {}/s", visible(reason), per_second(*rate));
             figures.push(Span::from(figure).fg(Color::Yellow));
         }
         let mut lines = vec![first, Line::default()];
@@ -166,6 +168,7 @@ mod tests {
             came: 2e6,
             left: 1.5e6,
             dropped: vec![("denied".into(), 5e5)],
+            lost: vec![("missed".into(), 2e3)],
             inside: 12,
             cpu: 0.8,
             excess_ns: Some((1200.0, 45_000.0)),
@@ -187,6 +190,7 @@ mod tests {
             "in 2.00 M/s",
             "out 1.50 M/s",
             "inside 12",
+            "lost before the pipeline: missed 2.00 k/s",
             "late by 1.2 µs",
             "denied 500 k/s",
             "highest 2.00 M",
