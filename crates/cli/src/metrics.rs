@@ -12,6 +12,8 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use crate::counters::is_level;
+use crate::operate::Shared;
 use crate::types;
 use anyhow::Context;
 use axum::extract::State;
@@ -24,7 +26,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
-use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::DropReason;
 use slipstream_stats::Histogram;
 
@@ -34,14 +36,14 @@ use self::snapshots::Snapshots;
 /// Upper ends of the classes of delays: powers of two from 1 µs.
 const CLASSES: u32 = 24;
 
-/// Serves the figures of a run at `address` until the program ends, at `/report` as `as_json` gives them;
+/// Serves the figures of a run that is operated so at `address` until the program ends, at `/report` as `as_json` gives them;
 /// returns the address, in which port 0 has become the port that the system chose.
 ///
 /// # Errors
 /// If the address can't be bound.
 pub(crate) fn serve(
     address: SocketAddr,
-    monitor: Monitor,
+    operation: Shared,
     as_json: fn(&RunReport) -> Value,
 ) -> anyhow::Result<SocketAddr> {
     let failed = || format!("--metrics {address}");
@@ -49,7 +51,7 @@ pub(crate) fn serve(
     listener.set_nonblocking(true).with_context(failed)?;
     let at = listener.local_addr().with_context(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(failed)?;
-    let pages = Pages { snapshots: Snapshots::of(monitor), as_json };
+    let pages = Pages { snapshots: Snapshots::of(operation.monitor.clone()), operation, as_json };
     let snapshots = pages.snapshots.clone();
     let app = Router::new()
         .route("/", get(|| async { "/metrics: Prometheus\n/healthz: does the data path answer?\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
@@ -79,6 +81,7 @@ pub(crate) fn serve(
 #[derive(Clone)]
 struct Pages {
     snapshots: Snapshots,
+    operation: Shared,
     as_json: fn(&RunReport) -> Value,
 }
 
@@ -88,7 +91,7 @@ fn not_yet() -> Response {
 
 async fn metrics(State(pages): State<Pages>, asked: HeaderMap) -> Response {
     let Some(snapshot) = pages.snapshots.next().await else { return not_yet() };
-    match snapshot.metrics.get_or_init(|| as_text(snapshot.report.clone()).ok()) {
+    match snapshot.metrics.get_or_init(|| as_text(snapshot.report.clone(), pages.operation.counts()).ok()) {
         Some(text) => {
             let accept = asked.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
             let format = Format::of(accept);
@@ -127,48 +130,24 @@ async fn report(State(pages): State<Pages>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], page.clone()).into_response()
 }
 
-/// Counts of stages and sources that may also fall; all others only grow while a run lasts. In alphabetical
-/// order.
-const LEVELS: [&str; 23] = [
-    "connections",
-    "flows",
-    "fragments_held",
-    "fragments_waiting",
-    "generator_away_longest_ns",
-    "heavy_flows",
-    "held_max",
-    "hold_ns",
-    "in_flight",
-    "left_in_queue",
-    "left_in_ring",
-    "mappings",
-    "native",
-    "neighbours",
-    "payloads_most_waiting",
-    "payloads_waiting",
-    "price_ns",
-    "queues",
-    "route_memory_bytes",
-    "routes",
-    "sessions",
-    "stations",
-    "zero_copy",
-];
-
 /// The type of stages that measure.
 const MEASURE: &str = "measure";
 
-/// A report as OpenMetrics.
-fn as_text(report: Arc<RunReport>) -> Result<String, fmt::Error> {
+/// A report, and what is counted of the run itself, as OpenMetrics.
+fn as_text(report: Arc<RunReport>, of_run: Vec<(&'static str, u64)>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("slipstream");
-    registry.register_collector(Box::new(Figures(report)));
+    registry.register_collector(Box::new(Figures { report, of_run }));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Figures(Arc<RunReport>);
+struct Figures {
+    report: Arc<RunReport>,
+    /// What is counted of the run itself.
+    of_run: Vec<(&'static str, u64)>,
+}
 
 /// The labels of a figure.
 type Labels = Vec<(&'static str, String)>;
@@ -198,7 +177,7 @@ fn family(
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let report = &*self.0;
+        let report = &*self.report;
         self.sources(&mut encoder)?;
         self.stages(&mut encoder)?;
         self.measures(&mut encoder)?;
@@ -206,6 +185,10 @@ impl Collector for Figures {
         let build = [(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)];
         let help = "The version of the program; its value is 1";
         family(&mut encoder, ("build_info", help, None), MetricType::Gauge, &build)?;
+        let of_run = |(name, n): &(&'static str, u64)| (vec![("name", (*name).to_owned())], *n as f64);
+        let of_run: Vec<Sample> = self.of_run.iter().map(of_run).collect();
+        let help = "What is counted of the run itself, since it began";
+        family(&mut encoder, ("run_count", help, None), MetricType::Counter, &of_run)?;
         let mut single = |name, help, unit: Option<&Unit>, kind, value| {
             family(&mut encoder, (name, help, unit), kind, &[(Vec::new(), value)])
         };
@@ -232,9 +215,8 @@ impl Collector for Figures {
 fn own_counts(encoder: &mut DescriptorEncoder<'_>, of: &str, values: Vec<Sample>) -> fmt::Result {
     let help = format!("What a {of} counts by itself: counters and levels");
     family(encoder, (&format!("{of}_value"), &help, None), MetricType::Gauge, &values)?;
-    let is_level = |(labels, _): &Sample| {
-        labels.iter().any(|(label, name)| *label == "name" && LEVELS.binary_search(&name.as_str()).is_ok())
-    };
+    let is_level =
+        |(labels, _): &Sample| labels.iter().any(|(label, name)| *label == "name" && is_level(name));
     let (levels, counters): (Vec<_>, Vec<_>) = values.into_iter().partition(is_level);
     let help = format!("What a {of} counts by itself, since it began");
     family(encoder, (&format!("{of}_count"), &help, None), MetricType::Counter, &counters)?;
@@ -253,7 +235,7 @@ impl Figures {
     /// The labels of a source. Its type is that of the whole run's: a shard that packets of this source only
     /// come to by way of another one has something in its place that gives none.
     fn source_labels(&self, (source, shard): Placed<'_, SourceReport>) -> Labels {
-        let whole = self.0.sources.iter().find(|whole| whole.name == source.name);
+        let whole = self.report.sources.iter().find(|whole| whole.name == source.name);
         let kind = whole.map_or(source.kind, |whole| whole.kind);
         in_shard(vec![("source", source.name.clone()), ("type", kind.to_owned())], shard)
     }
@@ -306,8 +288,8 @@ fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
 impl Figures {
     /// The reports that figures are of: that of the run, or those of its shards.
     fn parts(&self) -> impl Iterator<Item = (&RunReport, Option<usize>)> {
-        let alone = self.0.shards.is_empty().then_some((&*self.0, None));
-        alone.into_iter().chain(self.0.shards.iter().enumerate().map(|(n, shard)| (shard, Some(n))))
+        let alone = self.report.shards.is_empty().then_some((&*self.report, None));
+        alone.into_iter().chain(self.report.shards.iter().enumerate().map(|(n, shard)| (shard, Some(n))))
     }
 
     fn all_stages(&self) -> impl Iterator<Item = Placed<'_, StageReport>> {
@@ -347,6 +329,9 @@ impl Figures {
         count("stage_trains", "Trains that a stage took", |s| s.tally.trains as f64)?;
         let busy = of(|s| s.tally.busy_ns as f64 / 1e9);
         family(encoder, ("stage_busy", "Time spent in a stage", Some(&Unit::Seconds)), counter, &busy)?;
+        let troubled = of(|s| f64::from(u8::from(s.trouble.is_some())));
+        let help = "1 where a stage can't write what it is to write";
+        family(encoder, ("stage_trouble", help, None), MetricType::Gauge, &troubled)?;
         let held = of(|s| s.held as f64);
         family(encoder, ("stage_held", "Packets that a stage holds", None), MetricType::Gauge, &held)?;
         let (mut drops, mut values) = (Vec::new(), Vec::new());
@@ -466,18 +451,6 @@ mod tests {
             let classes = super::classes(&delays).2;
             let within = classes.iter().position(|(_, n)| *n > 0);
             assert_eq!(within, Some(class as usize + 1), "{end_ns}");
-        }
-    }
-
-    #[test]
-    fn levels_are_in_order_and_counters_are_none() {
-        assert!(LEVELS.is_sorted());
-        for counter in ["sessions_opened", "neighbours_changed", "connections_begun", "datagrams"] {
-            assert!(LEVELS.binary_search(&counter).is_err(), "{counter}");
-        }
-        // Numbers of what is there now may fall.
-        for level in ["fragments_waiting", "heavy_flows", "left_in_ring", "payloads_waiting", "sessions"] {
-            assert!(LEVELS.binary_search(&level).is_ok(), "{level}");
         }
     }
 }

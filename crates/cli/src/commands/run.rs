@@ -90,13 +90,13 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let looks_up_apart = args.workers > 1 && run.has_contexts();
     let pace = if is_slowed_down(args, &plan) { Pace::Real } else { Pace::Fast };
     let mut driver = run.strict(args.damage.strict).live(options).pace(pace);
-    if let Some(address) = args.metrics {
-        let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
-        ui::tell_metrics(&format!("http://{at}/metrics"));
-    }
     let log = args.session_log.as_ref();
     operation.session_log = log.map(|target| SessionLog::start(target, driver.shards())).transpose()?;
     let operation = Shared::new(operation);
+    if let Some(address) = args.metrics {
+        let at = metrics::serve(address, operation.clone(), |report| as_json(report, Vec::new()))?;
+        ui::tell_metrics(&format!("http://{at}/metrics"));
+    }
     let socket =
         args.live.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
     let socket = socket.map(Kept::new);

@@ -6,6 +6,7 @@
 //! table at a time, or new settings that were made before.
 
 pub(crate) mod control;
+mod counts;
 pub(crate) mod notify;
 pub(crate) mod poll_log;
 mod reload;
@@ -37,6 +38,7 @@ pub(crate) struct Operation {
     /// Held while a reload is under way: there is one at a time.
     reloading: Mutex<()>,
     read: Read,
+    counts: counts::Counts,
     /// A report as JSON.
     as_json: fn(&RunReport) -> Value,
     /// The file that the state is kept in.
@@ -68,6 +70,7 @@ impl Operation {
             plan,
             reloading,
             read,
+            counts: counts::Counts::default(),
             as_json,
             state: None,
             session_log: None,

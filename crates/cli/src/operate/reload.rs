@@ -43,6 +43,7 @@ impl Operation {
     pub(crate) fn reload(&self) -> anyhow::Result<Reloaded> {
         let began = slipstream::clock::now();
         let reloaded = self.try_reload(PATIENCE);
+        self.counts.reload(reloaded.as_ref().is_ok_and(|reloaded| reloaded.failed.is_empty()));
         match &reloaded {
             Ok(Reloaded { changes, stages, failed }) => {
                 let (changes, stages) = (changes.join(" "), stages.join(" "));

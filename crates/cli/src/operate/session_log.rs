@@ -195,6 +195,10 @@ struct State {
     /// Events that will not be written, and how many of them the log of the run has told of.
     lost: u64,
     told: u64,
+    /// Attempts to write that failed.
+    errors: u64,
+    /// Events that came faster than the stages could note them.
+    missed: u64,
     /// Since there was no room, not everything was written yet.
     crowded: bool,
     /// Up to when whoever has events waits for room; before the run has ended, nobody does.
@@ -236,6 +240,11 @@ impl Shared {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// An attempt to write failed.
+    fn failed(&self) {
+        self.lock().errors += 1;
     }
 
     /// The thread has done with events that it took.
@@ -317,6 +326,17 @@ impl SessionLog {
         }
     }
 
+    /// Events never came here: there were more of them than a stage can note between two looks.
+    pub(crate) fn missed(&self, events: u64) {
+        self.shared.lock().missed += events;
+    }
+
+    /// Events that are lost or never came, and attempts to write that failed.
+    pub(crate) fn trouble(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.lost + state.missed, state.errors)
+    }
+
     /// The run has ended: from now on for two seconds whoever has events waits for room.
     pub(crate) fn end_soon(&self) {
         self.shared.lock().until = Some(slipstream::clock::now() + PATIENCE);
@@ -349,6 +369,7 @@ fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
     let (mut failed, mut times): (Option<Instant>, _) = (None, RealTime::of(clock));
     if let Some(error) = log.without_way() {
         failed = Some(slipstream::clock::now());
+        shared.failed();
         tell_failed(&error);
     }
     loop {
@@ -365,6 +386,7 @@ fn write_all(shared: &Shared, mut log: Log, shards: usize, clock: LiveClock) {
             shared.written(done, lost);
             let now = slipstream::clock::now();
             if let Some(error) = error {
+                shared.failed();
                 if failed.replace(now).is_none() {
                     tell_failed(&error);
                 }

@@ -12,10 +12,10 @@ use slipstream::clock::LiveClock;
 use slipstream::operate::{Denial, Events};
 use slipstream::pipeline::{EventKind, Plan};
 use slipstream::runtime::{Driver, Operator, Work};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::session_log::SessionLog;
-use crate::log::LIVE;
+use crate::log::{ASKED_FOR, LIVE};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(200);
@@ -179,6 +179,7 @@ impl Look {
         if let Some(log) = &self.log {
             log.offer(shard, &events.sessions);
             if events.missed > 0 {
+                log.missed(events.missed);
                 warn!(target: LIVE, stage, shard = shown, events = events.missed, "sessions came faster than they could be logged");
             }
         }
@@ -188,7 +189,7 @@ impl Look {
         let untold = self.untold.entry((shard, stage.to_owned())).or_default();
         for (Denial { line, flow, .. }, packets) in untold.sample(events) {
             let rule = line.map_or("the default".to_owned(), |line| format!("line {line}"));
-            warn!(target: LIVE, stage, shard = shown, rule, %flow, packets, "denied");
+            info!(target: ASKED_FOR, stage, shard = shown, rule, %flow, packets, "denied");
         }
     }
 
@@ -197,7 +198,7 @@ impl Look {
         for ((shard, stage), Untold { left_out, behind }) in &self.untold {
             let packets = left_out + behind;
             if packets > 0 {
-                warn!(target: LIVE, stage, shard = self.shown(*shard), packets, "denied");
+                info!(target: ASKED_FOR, stage, shard = self.shown(*shard), packets, "denied");
             }
         }
     }

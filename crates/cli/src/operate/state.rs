@@ -422,6 +422,12 @@ impl Operation {
     /// There is no file for it, it can't be written, or the data path does not answer; or not all of the
     /// pipeline runs, whose state would be taken for all that there is.
     pub(crate) fn save(&self) -> anyhow::Result<u64> {
+        let saved = self.try_save();
+        self.counts.save(saved.is_ok());
+        saved
+    }
+
+    fn try_save(&self) -> anyhow::Result<u64> {
         let keeper = self.state.as_ref().context("no file for the state was given (--state)")?;
         let _alone = keeper.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let shards = self.running_shards()?;
@@ -464,7 +470,10 @@ impl Saver {
         };
         match thread::Builder::new().name("state".into()).spawn(save) {
             Ok(thread) => self.under_way = Some(thread),
-            Err(why) => warn!(target: LIVE, "the state could not be saved: there is no thread for it: {why}"),
+            Err(why) => {
+                self.operation.counts.save(false);
+                warn!(target: LIVE, "the state could not be saved: there is no thread for it: {why}");
+            }
         }
     }
 }

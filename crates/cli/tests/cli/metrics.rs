@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{self, BINARY};
 use serde_json::Value;
+use slipstream::stage::DropReason;
 
 const GRAPH: &str = "in :: paced(rate=20kpps, traffic=\"flows=50,packets=5000,slf=2,zipf=1\") \
                      -> reframe(hold=64us) -> heavy :: measure(epoch=200ms) \
@@ -32,9 +34,14 @@ impl Watched {
 
     /// With further options.
     fn with(options: &[&str], graph: &str, descriptors: u32) -> Self {
+        Self::started(&[options, &["-e", graph]].concat(), descriptors)
+    }
+
+    /// Of a process that may have so many descriptors, and these options.
+    fn started(options: &[&str], descriptors: u32) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""), BINARY])
-            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", graph])
+            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s"])
             .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -253,6 +260,167 @@ fn the_board_and_the_book_name_what_is_served() {
         sample(&text, "slipstream_stage_count_total{stage=\"measure\",type=\"measure\",name=\"updates\"}")
             > 0.0
     );
+}
+
+const RULES: &str = include_str!("../../../../contrib/prometheus/slipstream.rules.yml");
+const ALERTS: &str = include_str!("../../../../book/src/alerts.md");
+
+/// An alert rule: its name, and its other lines as `key: value`.
+struct Rule {
+    alert: String,
+    lines: Vec<(String, String)>,
+}
+
+impl Rule {
+    fn all() -> Vec<Self> {
+        let rules = RULES.split("- alert: ").skip(1).map(|rule| {
+            let (alert, rest) = rule.split_once('\n').unwrap();
+            let lines = rest.lines().filter_map(|line| line.trim().split_once(": "));
+            let lines = lines.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            Self { alert: alert.to_owned(), lines }
+        });
+        rules.collect()
+    }
+
+    fn get(&self, key: &str) -> &str {
+        let found = self.lines.iter().find(|(name, _)| name == key);
+        found.map_or_else(|| panic!("{} has no {key}", self.alert), |(_, value)| value)
+    }
+}
+
+/// What stands between these two in a text, each time.
+fn between<'t>(text: &'t str, begin: &'t str, end: char) -> impl Iterator<Item = &'t str> {
+    text.split(begin).skip(1).map(move |rest| rest.split_once(end).unwrap().0)
+}
+
+/// The source text of the crates, without this one's tests.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() && entry.file_name().is_none_or(|name| name != "tests" && name != "target") {
+            text += &sources(&entry);
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            text += &std::fs::read_to_string(&entry).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn alert_rules_are_about_what_is_served() {
+    let watched = Watched::running(ALL, 1024);
+    let text =
+        watched.metrics_with(&["slipstream_reframe_mean_train{", "slipstream_excess_delay_seconds_count{"]);
+    let served = families(&text);
+    let labels_of = |family: &str| -> BTreeSet<String> {
+        let of_family =
+            |line: &&str| line.starts_with(&format!("{family}_")) || line.starts_with(&format!("{family}{{"));
+        let lines = text.lines().filter(|line| !line.starts_with('#')).filter(of_family);
+        let pairs = lines.filter_map(|line| Some(line.split_once('{')?.1.rsplit_once('}')?.0));
+        let names = pairs.flat_map(|pairs| pairs.split(',')).filter_map(|pair| pair.split_once('='));
+        // Prometheus adds the first two, and shards have a label of theirs.
+        names
+            .map(|(name, _)| name.to_owned())
+            .chain(["job", "instance", "shard"].map(str::to_owned))
+            .collect()
+    };
+    let reasons: BTreeSet<&str> = DropReason::GENERAL.iter().map(|reason| reason.name()).collect();
+    let code = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let rules = Rule::all();
+    assert!(rules.len() > 15);
+    for rule in &rules {
+        let expr = rule.get("expr");
+        assert!(["warning", "critical"].contains(&rule.get("severity")), "{}", rule.alert);
+        assert!(rule.get("summary").contains("$labels.instance") && rule.get("description").len() > 40);
+        let row = ALERTS.lines().find(|line| line.starts_with(&format!("| `{}` |", rule.alert)));
+        let row = row.unwrap_or_else(|| panic!("{} is not in the book", rule.alert));
+        assert!(row.contains(&format!("| {} |", rule.get("severity"))), "{row}");
+        let mut known = BTreeSet::new();
+        for name in names(expr) {
+            let family = family(&served, name);
+            let family = family.unwrap_or_else(|| panic!("{}: {name} is not served", rule.alert));
+            known.extend(labels_of(family));
+        }
+        let lists = ["by (", "on (", "group_left ("].into_iter().flat_map(|begin| between(expr, begin, ')'));
+        let matched = between(expr, "{", '}').flat_map(|all| all.split_inclusive("\", "));
+        let matched: Vec<(&str, &str)> = matched.filter_map(|one| one.split_once(['=', '!'])).collect();
+        let told = ["summary", "description"].map(|text| rule.get(text));
+        let told = told.into_iter().flat_map(|text| between(text, "$labels.", ' ')).map(str::to_owned);
+        let asked = lists.flat_map(|list| list.split(", ")).filter(|label| !label.is_empty());
+        let asked = asked.chain(matched.iter().map(|(label, _)| *label)).map(str::to_owned);
+        for label in asked.chain(told) {
+            assert!(known.contains(&label), "{}: no label {label} among {known:?}", rule.alert);
+        }
+        for (label, values) in matched {
+            for value in values.trim_matches(|c| "=~\", ".contains(c)).split('|') {
+                let is_there = match label {
+                    "reason" => reasons.contains(value),
+                    _ => code.contains(&format!("\"{value}\"")),
+                };
+                assert!(is_there, "{}: there is no {label} {value}", rule.alert);
+            }
+        }
+    }
+    // Drops that somebody asked for are no alert.
+    let asked_for =
+        DropReason::GENERAL.iter().filter(|reason| reason.is_asked_for()).map(|reason| reason.name());
+    let left_out: BTreeSet<_> = asked_for.chain(["not_sent"]).collect();
+    let left_out = left_out.into_iter().collect::<Vec<_>>().join("|");
+    let much = rules.iter().find(|rule| rule.alert == "SlipstreamDropsMuch").unwrap();
+    assert!(much.get("expr").contains(&format!("reason!~\"{left_out}\"")), "{left_out}");
+}
+
+/// The rules as Prometheus reads them, where its tool is installed.
+#[test]
+fn prometheus_takes_the_alert_rules() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/prometheus");
+    for words in [["check", "rules", "slipstream.rules.yml"], ["test", "rules", "slipstream.tests.yml"]] {
+        match Command::new("promtool").args(words).current_dir(folder).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => panic!("{error}"),
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+        }
+    }
+}
+
+/// What an operator's work came to, and what can't be written, are figures that an alert can be on.
+#[test]
+fn troubles_of_the_run_are_counted() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (config, state) = (scratch.path().join("run.toml"), scratch.path().join("state/state"));
+    std::fs::create_dir(state.parent().unwrap()).unwrap();
+    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=100000\") -> n :: nat(pool=[192.0.2.1]) -> null";
+    let set = |graph: &str| std::fs::write(&config, format!("graph = '''{graph}'''")).unwrap();
+    set(graph);
+    let socket = scratch.path().join("control");
+    let [config_word, state_word, socket_word] =
+        [&config, &state, &socket].map(|path| path.to_str().unwrap());
+    let log = "json:/dev/full";
+    let watched = Watched::started(
+        &[config_word, "--state", state_word, "--control", socket_word, "--session-log", log],
+        1024,
+    );
+    let count = |name: &str| format!("slipstream_run_count_total{{name=\"{name}\"}}");
+    // Sessions begin, and their log is full from the start.
+    let text = watched.metrics_with(&[&count("session_log_errors")]);
+    for none in ["reloads", "reloads_refused", "states_saved", "states_not_saved"] {
+        assert_eq!(sample(&text, &count(none)), 0.0, "{none}");
+    }
+    assert_eq!(sample(&text, "slipstream_stage_trouble{stage=\"n\",type=\"nat\"}"), 0.0);
+    let ask = |verb: &[&str], status| {
+        common::run(verb.iter().chain(&["--control", socket_word])).with(status);
+    };
+    ask(&["ctl", "save"], 0);
+    set("paced -> nonsense");
+    ask(&["reload"], 2);
+    set(&graph.replace("[192.0.2.1]", "[192.0.2.1, 192.0.2.2]"));
+    ask(&["reload"], 0);
+    std::fs::remove_dir_all(state.parent().unwrap()).unwrap();
+    ask(&["ctl", "save"], 2);
+    let text = watched.page("/metrics");
+    for name in ["reloads", "reloads_refused", "states_saved", "states_not_saved"] {
+        assert_eq!(sample(&text, &count(name)), 1.0, "{name} in {text}");
+    }
 }
 
 #[test]
