@@ -36,8 +36,8 @@ use self::snapshots::Snapshots;
 /// Upper ends of the classes of delays: powers of two from 1 µs.
 const CLASSES: u32 = 24;
 
-/// Serves the figures of a run that is operated so at `address` until the program ends, at `/report` as `as_json` gives them;
-/// returns the address, in which port 0 has become the port that the system chose.
+/// Serves the figures of a run that is operated so at `address` until the program ends, at `/report` as
+/// `as_json` gives them; returns the address, in which port 0 has become the port that the system chose.
 ///
 /// # Errors
 /// If the address can't be bound.
@@ -145,7 +145,7 @@ fn as_text(report: Arc<RunReport>, of_run: Vec<(&'static str, u64)>) -> Result<S
 #[derive(Debug)]
 struct Figures {
     report: Arc<RunReport>,
-    /// What is counted of the run itself.
+    /// The counts of the run itself, by name.
     of_run: Vec<(&'static str, u64)>,
 }
 

@@ -1,4 +1,5 @@
-//! Counts of what an operator's work came to: an alert on a log line is harder to have than one on a count.
+//! Counts of reloads, saved states and troubles of the log of sessions: an alert on a count is easier to have
+//! than one on a line of the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +31,7 @@ impl Counts {
 }
 
 impl Operation {
-    /// What is counted of the run itself, by name. Figures of a state and of a log of sessions are there where
+    /// Returns the counts of the run itself, by name. Figures of a state and of a log of sessions are there where
     /// the run has such a file.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -288,7 +288,7 @@ impl Rule {
     }
 }
 
-/// What stands between these two in a text, each time.
+/// The parts of a text between one of these beginnings and the end that follows it.
 fn between<'t>(text: &'t str, begin: &'t str, end: char) -> impl Iterator<Item = &'t str> {
     text.split(begin).skip(1).map(move |rest| rest.split_once(end).unwrap().0)
 }
@@ -383,7 +383,7 @@ fn prometheus_takes_the_alert_rules() {
     }
 }
 
-/// What an operator's work came to, and what can't be written, are figures that an alert can be on.
+/// Reloads, saved states and a log of sessions that fails are figures that an alert can be on.
 #[test]
 fn troubles_of_the_run_are_counted() {
     let scratch = tempfile::tempdir().unwrap();

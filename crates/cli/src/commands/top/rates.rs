@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(json["interval_ns"], 2_000_000_000u64);
     }
 
-    /// What a port loses never comes to a stage that could drop it.
+    /// Packets that a port loses never come to a stage that could drop them.
     #[test]
     fn what_sources_lose_before_the_pipeline_is_shown() {
         let with = |time_ns: u64, lost: u64| {

@@ -138,6 +138,9 @@ fn a_reader_that_has_stopped_keeps_nobody() {
         (state.lost as usize, state.in_hand + state.waiting.len())
     };
     assert!(lost >= 7000 - AT_ONCE && stuck > 1000, "lost {lost}, stuck {stuck}");
+    // Figures of the run have these and those that never came.
+    log.missed(3);
+    assert_eq!(log.trouble(), (lost as u64 + 3, 0));
     // Those that are in the pipe are whole lines, and all others are accounted for.
     let mut lines = BufReader::new(reader).lines();
     let taken = 10_000 - lost - stuck;
