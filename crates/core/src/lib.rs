@@ -38,6 +38,7 @@ pub mod heavy;
 pub mod huge;
 pub mod interface;
 pub mod keys;
+pub mod lateness;
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod new_file;

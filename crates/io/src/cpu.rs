@@ -31,6 +31,23 @@ pub fn widen() -> io::Result<Vec<u32>> {
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).map(|core| core as u32).collect())
 }
 
+/// The cores that a thread may run on.
+#[derive(Clone, Debug)]
+pub struct Cores(CpuSet);
+
+impl Cores {
+    /// Those of the calling thread; none where the system doesn't say.
+    #[must_use]
+    pub fn of_this_thread() -> Option<Self> {
+        sched_getaffinity(None).ok().map(Self)
+    }
+
+    /// Has the calling thread run on them. Where that can't be had, it stays where it is.
+    pub fn take(&self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
 /// Has the calling thread precede all threads that share time, and those of a lower priority, 1 to 99
 /// (`SCHED_FIFO`).
 ///

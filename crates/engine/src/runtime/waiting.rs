@@ -16,24 +16,15 @@
 //!   serves several packets: a sleep lasts for that time whatever comes ([`Way::Naps`]). Which of the two
 //!   takes less CPU time depends on what timers cost, so both are tried, and the better one is done.
 
+use slipstream_core::lateness::Lateness;
 use slipstream_core::time::Nanos;
 
-/// Bounds of the measured lateness, in ns: what is beyond was somebody else's doing.
-const LEAST_LEAD: u64 = 2_000;
-const MOST_LEAD: u64 = 60_000;
-/// The lateness at first, in ns.
-const FIRST_LEAD: u64 = 20_000;
 /// Bounds of the measured cost of a sleep, in ns, and the cost at first.
 const LEAST_COST: u64 = 500;
 const MOST_COST: u64 = 20_000;
 const FIRST_COST: u64 = 4_000;
 /// The cost is measured at one sleep in so many.
 const COST_EVERY: u32 = 16;
-/// The estimate follows a quantile of what is measured: three quarters of all sleeps end in time.
-const UP: u64 = 3;
-const DOWN: u64 = 1;
-/// Its steps, as a share: 1/64.
-const STEP: u64 = 64;
 /// Packets closer to each other than this come at once, in ns: a burst wakes the thread once.
 pub(super) const AT_ONCE: u64 = 2_000;
 /// Of a sleep that is as long as this, in ns, a timer that was set before may take away half: to set one anew
@@ -177,8 +168,8 @@ fn takes(gap: u64, part: u64, cost: u64) -> u64 {
 pub(super) struct Waiting {
     /// Time that packets may wait so that one waking serves several, in ns.
     coalesce: u64,
-    /// The lateness of a thread that a timer wakes, in ns.
-    lead: u64,
+    /// The lateness of a thread that a timer wakes.
+    lateness: Lateness,
     /// The CPU time of falling asleep and being woken by a packet, in ns.
     cost: u64,
     /// Sleeps so far.
@@ -196,9 +187,9 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Packets may wait so many ns.
     pub(super) fn new(coalesce: u64) -> Self {
-        let (lead, cost, sleeps) = (FIRST_LEAD, FIRST_COST, 0);
+        let (lateness, cost, sleeps) = (Lateness::default(), FIRST_COST, 0);
         let (gap, last, awake, trials) = (LONGEST_GAP, Nanos(0), Awake::NEW, Trials::NONE);
-        Self { coalesce, lead, cost, sleeps, gap, last, awake, napped: false, trials }
+        Self { coalesce, lateness, cost, sleeps, gap, last, awake, napped: false, trials }
     }
 
     /// A round that began at `now` had packets that came at so many different times, from `first` on.
@@ -232,10 +223,7 @@ impl Waiting {
 
     /// A sleep that nothing but its timer ended took so many ns more than it should have.
     pub(super) fn overslept(&mut self, ns: u64) {
-        let step = (self.lead / STEP).max(1);
-        self.lead =
-            if ns > self.lead { self.lead + step * UP } else { self.lead.saturating_sub(step * DOWN) };
-        self.lead = self.lead.clamp(LEAST_LEAD, MOST_LEAD);
+        self.lateness.overslept(ns);
     }
 
     /// A sleep begins; says whether its cost is to be measured.
@@ -254,7 +242,7 @@ impl Waiting {
 
     /// Times nearer than this, in ns, are waited for awake.
     pub(super) fn lead(&self) -> u64 {
-        self.lead
+        self.lateness.lead()
     }
 
     /// The way to wait at `now`, where something is due at `due`; `end` is a time at which the thread must be
@@ -264,7 +252,7 @@ impl Waiting {
             self.trials.since = None;
             return Wait::Awake;
         }
-        let lead = self.lead;
+        let lead = self.lead();
         let ahead = |time: Nanos| time.since(now).checked_sub(lead).filter(|nap| *nap > 0);
         let shared = if !self.is_medium() {
             self.trials.since = None;

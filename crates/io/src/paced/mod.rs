@@ -11,6 +11,7 @@ mod arrivals;
 mod ring;
 mod stage;
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -25,21 +26,27 @@ use ring::{Entry, Ring};
 pub use stage::PACED;
 
 use crate::capture::{CaptureError, CaptureReader};
+use crate::cpu::Cores;
 use crate::synth::Synth;
 use slipstream_core::batch::Arrivals;
 use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
+use slipstream_core::lateness::Lateness;
 use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::source::{LiveSource, OwnTimeSource, Source, SourceError};
 use slipstream_core::time::Nanos;
 
 /// Lateness from which on the generator takes itself for interrupted, in ns.
 const INTERRUPTED: u64 = 20_000;
-/// The last stretch before an arrival, in ns, is waited for awake on both sides of the ring: a sleep ends
-/// late, by a timer's slack and the time that it takes to wake a thread. The time before that is slept
-/// through.
+/// Packets a second from which on they come often: both sides of the ring stay awake then, but for gaps that
+/// are much longer than the mean one. An experiment at such a rate is about what polls cost.
+const OFTEN: f64 = 15_000.0;
+/// The last stretch before an arrival, in ns, that is waited for awake where packets come often. Where they
+/// come seldom, it is as long as sleeps turned out to end late, and the time before it is slept through.
 const AWAKE: u64 = 250_000;
+/// No sleep is shorter, in ns: one that is costs as much as to stay awake.
+const LEAST_NAP: u64 = 10_000;
 /// The generator looks after so many ns whether anybody still wants packets.
 const LOOK: u64 = 10_000_000;
 /// Frames and bytes that are made before the run and sent again and again, at most.
@@ -115,6 +122,8 @@ pub struct Paced {
     config: PacedConfig,
     frames: Arc<Frames>,
     ring: Arc<Ring>,
+    /// The cores that the generator may have: those of the thread that made the source.
+    cores: Option<Cores>,
     generator: Option<JoinHandle<()>>,
     /// The next arrivals, if packets come by the engine's own time.
     coming: Option<Coming>,
@@ -122,6 +131,9 @@ pub struct Paced {
     sequence: u64,
     /// Polls that took longer than [`PacedConfig::cost`] says.
     beyond_cost: u64,
+    /// The time at which the engine was to ask next, if it was left to sleep, and by how much it is late then.
+    asked_again: Cell<Option<Nanos>>,
+    lateness: Lateness,
 }
 
 /// Arrivals by the engine's own time.
@@ -201,6 +213,7 @@ impl Paced {
         Self {
             frames: Arc::new(frames),
             ring: Arc::new(Ring::new(config.queue)),
+            cores: Cores::of_this_thread(),
             generator: None,
             coming: (config.clock == Clock::Own).then(|| {
                 let mut gaps = Gaps::new(config.rate, config.process, config.seed);
@@ -210,33 +223,56 @@ impl Paced {
             interface: [Interface { link_number: 1, snap_len: 0, name: Some("paced".into()) }],
             sequence: 0,
             beyond_cost: 0,
+            asked_again: Cell::new(None),
+            lateness: Lateness::SELDOM_EXCEEDED,
             config,
         }
     }
 
     fn start(&mut self) -> Result<(), SourceError> {
-        let (config, ring) = (self.config.clone(), Arc::clone(&self.ring));
-        let generator = thread::Builder::new().name("paced".into()).spawn(move || generate(&config, &ring));
+        let (config, ring, cores) = (self.config.clone(), Arc::clone(&self.ring), self.cores.clone());
+        let generator = thread::Builder::new().name("paced".into()).spawn(move || {
+            // The engine's thread, which starts this one, may have a core of its own.
+            cores.iter().for_each(Cores::take);
+            // By default the kernel is 50 µs late with a thread's timers.
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+            generate(&config, &ring, |ns| thread::sleep(Duration::from_nanos(ns)));
+        });
         self.generator =
             Some(generator.map_err(|e| SourceError::new(format!("a thread can't be started: {e}")))?);
         Ok(())
     }
 }
 
-/// Lets packets come until there are enough or nobody wants more.
-fn generate(config: &PacedConfig, ring: &Ring) {
+/// The time before an arrival, in ns, that is waited for awake.
+fn guard(rate: f64, lateness: Lateness) -> u64 {
+    if rate > OFTEN { AWAKE } else { lateness.lead() }
+}
+
+/// The sleep for a packet that comes in so many ns; none if it doesn't pay.
+fn nap(ahead: u64, guard: u64) -> Option<u64> {
+    ahead.checked_sub(guard).filter(|nap| *nap >= LEAST_NAP)
+}
+
+/// Lets packets come until there are enough or nobody wants more. `sleep` is for so many ns.
+fn generate(config: &PacedConfig, ring: &Ring, sleep: impl Fn(u64)) {
     let clock = LiveClock::get();
+    let mut lateness = Lateness::SELDOM_EXCEEDED;
     let mut gaps = Gaps::new(config.rate, config.process, config.seed);
     let mut start = clock.now();
     let mut number = 0;
     while config.packets.is_none_or(|all| number < all) {
         let due = gaps.next();
         let mut now = clock.now();
+        let guard = guard(config.rate, lateness);
         ring.expect(start.after(due));
         while now < start.after(due) {
-            match start.after(due).since(now).checked_sub(AWAKE) {
-                Some(nap) if nap > 0 => thread::sleep(Duration::from_nanos(nap.min(LOOK))),
-                _ => std::hint::spin_loop(),
+            if let Some(nap) = nap(start.after(due).since(now), guard) {
+                let nap = nap.min(LOOK);
+                sleep(nap);
+                lateness.overslept(clock.now().since(now.after(nap)));
+            } else {
+                std::hint::spin_loop();
             }
             now = clock.now();
             if ring.closed() {
@@ -263,8 +299,13 @@ impl LiveSource for Paced {
         pool: &mut Pool,
         arrivals: &mut Arrivals,
         max: usize,
-        _: Nanos,
+        now: Nanos,
     ) -> Result<usize, SourceError> {
+        if let Some(time) = self.asked_again.take()
+            && time <= now
+        {
+            self.lateness.overslept(now.since(time));
+        }
         if self.generator.is_none() && self.coming.is_none() {
             self.start()?;
         }
@@ -294,7 +335,14 @@ impl LiveSource for Paced {
         if self.config.cost != Cost::default() {
             return None;
         }
-        self.ring.expected().since(LiveClock::get().now()).checked_sub(AWAKE).filter(|ns| *ns > 0)
+        let (expected, now) = (self.ring.expected(), LiveClock::get().now());
+        // One that came since the last poll must not wait for the next one's time.
+        if !self.ring.is_empty() {
+            return None;
+        }
+        let nap = nap(expected.since(now), guard(self.config.rate, self.lateness));
+        self.asked_again.set(nap.map(|ns| now.after(ns)));
+        nap
     }
 
     fn ended(&self) -> bool {
@@ -381,6 +429,7 @@ impl Drop for Paced {
 mod tests {
     use super::*;
     use crate::synth::SynthConfig;
+    use slipstream_core::clock::stand_in;
 
     const CONFIG: PacedConfig = PacedConfig {
         rate: 1e6,
@@ -505,10 +554,98 @@ mod tests {
             }
             match source.patience() {
                 // The first of them comes within 100 seconds.
-                Some(ns) => assert!(sleeps && ns > 1_000_000_000 && ns <= 100_000_000_000 - AWAKE, "{ns}"),
+                Some(ns) => assert!(sleeps && ns > 1_000_000_000 && ns < 100_000_000_000, "{ns}"),
                 None => assert!(!sleeps),
             }
         }
+    }
+
+    /// Under a clock of the test's own, in which a look takes 50 ns: both sides sleep until shortly before a
+    /// packet, wherever sleeps end no later than they did before, and no packet comes late.
+    #[test]
+    fn little_time_is_spent_awake_where_packets_come_seldom() {
+        for (rate, most) in [(1_000.0, 40_000), (5_000.0, 200_000), (100_000.0, 1_000_000)] {
+            let config = PacedConfig { rate, packets: Some(rate as u64), ..CONFIG };
+            let ring = Ring::new(1 << 20);
+            stand_in::set(Some(1_000_000_000));
+            let slept = Cell::new(0);
+            generate(&config, &ring, |ns| {
+                slept.set(slept.get() + ns + 10_000);
+                stand_in::pass(ns + 10_000);
+            });
+            let awake = (LiveClock::get().now().0 - 1_000_000_000 - slept.get()) / 1_000;
+            stand_in::set(None);
+            assert!(awake <= most, "{awake} µs of a second at {rate} packets a second");
+            assert!((rate > OFTEN) == (slept.get() == 0), "{} µs asleep at {rate}", slept.get() / 1000);
+            let mut counts = std::collections::HashMap::new();
+            ring.counters(&mut |name, n| {
+                counts.insert(name, n);
+            });
+            assert_eq!((counts["generator_interruptions"], counts["offered"]), (0, rate as u64));
+        }
+    }
+
+    /// As the engine does: it asks, and sleeps for as long as the source may be left unasked.
+    #[test]
+    fn a_source_is_seldom_asked_before_its_packet_comes() {
+        let mut source = paced(PacedConfig { rate: 1_000.0, ..CONFIG });
+        source.generator = Some(thread::spawn(|| {}));
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        stand_in::set(Some(1_000_000_000));
+        let mut polls = 0;
+        for packet in 1..=100 {
+            let due = Nanos(1_000_000_000 + packet * 1_000_000);
+            source.ring.expect(due);
+            while LiveClock::get().now() < due {
+                polls += 1;
+                assert_eq!(source.poll_now(&mut pool, &mut arrivals, 256).unwrap(), 0);
+                if let Some(ns) = source.patience() {
+                    stand_in::pass(ns + 10_000);
+                    assert!(LiveClock::get().now() < due, "it is asked late");
+                }
+            }
+        }
+        stand_in::set(None);
+        // For each of them 20 µs are spent awake at most, of which a poll takes 150 ns.
+        assert!(polls < 100 * 200, "{polls} polls for 100 packets");
+    }
+
+    /// A packet comes right behind an empty poll, and the generator waits for the next one.
+    #[test]
+    fn what_came_since_the_last_poll_is_asked_for_at_once() {
+        let source = paced(PacedConfig { rate: 1.0, ..CONFIG });
+        stand_in::set(Some(1_000_000_000));
+        source.ring.expect(Nanos(9_000_000_000));
+        assert!(source.patience().is_some());
+        source.ring.push(Entry { time: Nanos(1_000_000_000), number: 0 });
+        let patience = source.patience();
+        stand_in::set(None);
+        assert_eq!(patience, None);
+    }
+
+    /// The engine's thread has one core, from which the generator keeps away.
+    #[test]
+    fn the_generator_has_the_cores_of_whoever_made_the_source() {
+        let mut source = paced(PacedConfig { rate: 1.0, ..CONFIG });
+        let all = rustix::thread::sched_getaffinity(None).unwrap();
+        let of_the_generator = thread::spawn(move || {
+            crate::cpu::pin(rustix::thread::sched_getcpu() as u32).unwrap();
+            source.start().unwrap();
+            while source.ring.expected() == Nanos(0) {
+                thread::yield_now();
+            }
+            let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+            let named = |task: &std::path::PathBuf| {
+                std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "paced\n")
+            };
+            let counts = threads.filter(named).filter_map(|task| {
+                let id = task.file_name()?.to_str()?.parse().ok()?;
+                Some(rustix::thread::sched_getaffinity(rustix::thread::Pid::from_raw(id)).ok()?.count())
+            });
+            counts.min()
+        });
+        // Generators of other tests, in threads beside this one, have all cores, too.
+        assert_eq!(of_the_generator.join().unwrap(), Some(all.count()));
     }
 
     /// Nobody polls: the ring keeps what it has room for.

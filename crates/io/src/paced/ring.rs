@@ -94,12 +94,13 @@ impl Ring {
 
     /// The next entry will come at this time.
     pub(super) fn expect(&self, time: Nanos) {
-        self.expected.0.store(time.0, Ordering::Relaxed);
+        // Release: whoever sees it sees the entries before.
+        self.expected.0.store(time.0, Ordering::Release);
     }
 
     /// When the next entry comes; of a time that is over, nobody knows.
     pub(super) fn expected(&self) -> Nanos {
-        Nanos(self.expected.0.load(Ordering::Relaxed))
+        Nanos(self.expected.0.load(Ordering::Acquire))
     }
 
     /// Entries in it.
