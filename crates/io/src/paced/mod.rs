@@ -131,8 +131,9 @@ pub struct Paced {
     sequence: u64,
     /// Polls that took longer than [`PacedConfig::cost`] says.
     beyond_cost: u64,
-    /// The time at which the engine was to ask next, if it was left to sleep, and by how much it is late then.
+    /// The time at which the engine was to ask next, if it was left to sleep.
     asked_again: Cell<Option<Nanos>>,
+    /// The time by which it asks too late then.
     lateness: Lateness,
 }
 
