@@ -1,5 +1,6 @@
-//! The meaning of what sources and stages count by themselves, by the names of the counters. Reports, metrics,
-//! the log and `top` go by these lists, and tests hold the board and the alert rules in `contrib/` to them.
+//! The meaning of what sources and stages count by themselves, by the names of the counters. Reports,
+//! metrics, the log and `top` go by these lists, and tests hold the board and the alert rules in `contrib/`
+//! to them.
 
 /// Counters of sources that are packets lost before any stage saw them. They have no packet in common. In
 /// alphabetical order.

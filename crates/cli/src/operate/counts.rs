@@ -31,8 +31,8 @@ impl Counts {
 }
 
 impl Operation {
-    /// Returns the counts of the run itself, by name. Figures of a state and of a log of sessions are there where
-    /// the run has such a file.
+    /// Returns the counts of the run itself, by name. Figures of a state and of a log of sessions are there
+    /// where the run has such a file.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let c = &self.counts;
