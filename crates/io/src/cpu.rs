@@ -1,8 +1,9 @@
-//! The core that a thread runs on, and its precedence there.
+//! The cores that a thread runs on, its precedence there, and its timers.
 
 use std::io;
+use std::num::NonZeroU64;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
 /// Has the calling thread, and those that it starts, run on this core alone.
 ///
@@ -46,6 +47,12 @@ impl Cores {
     pub fn take(&self) {
         let _ = sched_setaffinity(None, &self.0);
     }
+}
+
+/// Has sleeps of the calling thread end in time: by default the kernel is 50 µs late with a thread's timers.
+/// Where that can't be had, it stays so.
+pub fn punctual_timers() {
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
 }
 
 /// Has the calling thread precede all threads that share time, and those of a lower priority, 1 to 99

@@ -133,8 +133,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for at most `limit` flows, 1 to 2³⁰. Its index has a power of two of slots, at least twice as
-    /// many as that.
+    /// A table for at most `limit` flows, 1 to 2³⁰. Its index has at least twice as many slots, and their
+    /// number is a power of two.
     #[must_use]
     pub fn new(limit: u32, seed: u64) -> Self {
         let limit = limit.clamp(1, 1 << 30);

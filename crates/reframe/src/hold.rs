@@ -9,7 +9,7 @@ use core::ops::Range;
 
 use super::adaptive::{Adaptive, Timers};
 use super::block::Block;
-use super::flow_table::{Entry, NONE};
+use super::flow_table::{Entry, NONE, is_open};
 use super::slot::{Chunk, Odd, TrainSlot};
 use slipstream_core::frame::Frame;
 use slipstream_core::huge;
@@ -394,31 +394,25 @@ impl Hold {
         range: Range<usize>,
         burst: u16,
     ) -> (usize, usize) {
-        let Self { trains, chunks, free_chunk, free_train, first: list, .. } = self;
-        let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
         let (mut at, mut opened, mut bytes) = (range.start, 0, 0);
         while at < range.end {
             let end = block.run_end(at).min(range.end);
             let (Some(&flow), Some(frame)) = (block.candidates.get(at), block.frames.get(at)) else { break };
             let Some(entry) = flows.get_mut(flow as usize) else { break };
-            if entry.train as usize >= trains.len() {
-                let Some(train) = trains.get_mut(*free_train as usize) else { break };
-                let id = core::mem::replace(free_train, train.next);
-                let first = Frame { flow, hash: block.hash(at), ..*frame };
-                train.open(0, block.sequence(at), first, list.tail);
-                entry.train = id;
-                let previous = core::mem::replace(&mut list.tail, id);
-                match trains.get_mut(previous as usize) {
-                    Some(previous) => previous.next = id,
-                    None => (list.head, list.due) = (id, frame.arrival.after(list.hold_ns)),
+            if !is_open(entry.train) {
+                if self.free_train == NONE {
+                    break;
                 }
+                let first = Frame { flow, hash: block.hash(at), ..*frame };
+                entry.train = self.open(0, block.sequence(at), first);
                 bytes += u64::from(frame.len);
                 (at, opened) = (at + 1, opened + 1);
             }
+            let Self { trains, chunks, free_chunk, first, .. } = self;
             let Some(train) = trains.get_mut(entry.train as usize) else { break };
             let before = train.bytes;
             let rest = block.frames.get(at..end).unwrap_or_default();
-            at += train.join(chunks, free_chunk, rest, burst, list.hold_ns);
+            at += train.join(chunks, free_chunk, rest, burst, first.hold_ns);
             bytes += u64::from(train.bytes - before);
             if at < end {
                 break;

@@ -51,8 +51,7 @@ impl Reframe {
     #[inline(never)]
     pub(super) fn fast_run<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
-        let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
-        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes() + self.leaving_bytes);
+        let (room, mut room_bytes) = self.room();
         let end = block.frames.len().min(from.saturating_add(room));
         let mut at = from;
         loop {
@@ -94,8 +93,7 @@ impl Reframe {
     #[inline(never)]
     pub(super) fn fast_runs(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
-        let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
-        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes() + self.leaving_bytes);
+        let (room, mut room_bytes) = self.room();
         let end = block.frames.len().min(from.saturating_add(room));
         let (mut at, mut before, mut changes) = (from, NONE, 0);
         while at < end {
@@ -121,6 +119,14 @@ impl Reframe {
         }
         self.came(block.candidates.get(from..at).unwrap_or_default(), changes);
         at
+    }
+
+    /// The packets, and the captured bytes, that there is room for beside those inside.
+    #[inline(always)]
+    fn room(&self) -> (usize, u64) {
+        let packets = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets);
+        let bytes = self.capacity_bytes.saturating_sub(self.hold.bytes() + self.leaving_bytes);
+        (packets as usize, bytes)
     }
 
     /// Counts packets of these flows as arrived. The flow is another one so many times among them.

@@ -250,9 +250,7 @@ pub(super) struct WallTime {
 
 impl WallTime {
     pub(super) fn new(options: &LiveOptions) -> Self {
-        // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay
-        // so.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        cpu::punctual_timers();
         let (asked, now, limit) = (Nanos(0), Nanos(0), Nanos::MAX);
         let waiting = Waiting::new(u64::try_from(options.coalesce.as_nanos()).unwrap_or(u64::MAX / 4));
         Self {
