@@ -1,6 +1,7 @@
 #!/bin/bash
 # Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual pages and
-# completions, the unit for systemd and the configurations of the book as examples. Prints the package's path.
+# completions, the unit for systemd, the board for Grafana, the alert rules for Prometheus and the configurations
+# of the book as examples. Prints the package's path.
 set -euo pipefail
 # Everybody may read what is installed, whatever the builder's own files are like.
 umask 022
@@ -27,6 +28,8 @@ gzip -9n "$root"/usr/share/man/man1/*
 install -m 644 configs/*.toml configs/*.txt configs/*.rules configs/*.routes "$root/usr/share/doc/slipstream/examples/"
 # Examples name it as the repository has it: ../traces.
 install -Dm 644 traces/campus.pcap.gz "$root/usr/share/doc/slipstream/traces/campus.pcap.gz"
+install -Dm 644 contrib/grafana/slipstream.json "$root/usr/share/slipstream/grafana/slipstream.json"
+install -Dm 644 contrib/prometheus/slipstream.rules.yml "$root/usr/share/slipstream/prometheus/slipstream.rules.yml"
 install -m 644 LICENSE "$root/usr/share/doc/slipstream/copyright"
 gzip -9nc CHANGELOG.md > "$root/usr/share/doc/slipstream/changelog.gz"
 

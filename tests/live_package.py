@@ -13,6 +13,7 @@ CAPABILITIES = "+net_raw,+net_admin,+bpf"
 UNIT = "lib/systemd/system/slipstream@.service"
 FILES = (UNIT, "usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "usr/share/man/man1/slipstream-model-solve.1.gz",
          "usr/share/bash-completion/completions/slipstream", "usr/share/doc/slipstream/examples/gateway.toml",
+         "usr/share/slipstream/grafana/slipstream.json", "usr/share/slipstream/prometheus/slipstream.rules.yml",
          "usr/share/doc/slipstream/copyright")
 GRAPH = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=64us) -> b; b -> a"
 

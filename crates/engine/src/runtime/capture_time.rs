@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use slipstream_core::clock;
 use slipstream_core::time::Nanos;
+use slipstream_io::cpu;
 
 use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, END_OF_TIME, Feed, Late, Round};
@@ -128,7 +129,10 @@ impl SlowedDown {
 
     /// Sleeps, and asks now and then whether to go on.
     fn sleep_until(&mut self, time: Nanos, run: &mut Run<'_>) -> ControlFlow<()> {
-        let (start, first) = *self.start.get_or_insert_with(|| (clock::now(), time));
+        let (start, first) = *self.start.get_or_insert_with(|| {
+            cpu::punctual_timers();
+            (clock::now(), time)
+        });
         let due = start + Duration::from_nanos(time.since(first));
         loop {
             let left = due.saturating_duration_since(clock::now());
