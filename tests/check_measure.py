@@ -35,6 +35,7 @@ LINEAR = ("flow-radar", "rev-sketch", "two-level", "mrac", "fm", "linear-countin
 KEYS = ("src", "5tuple", "src-dst", "dst", "src/24/48")
 PAIR_KEYS = {"superspreaders": ("src", "src/24/48"), "ddos-victims": ("dst", "dst/16/64")}
 TOP = 20
+APART = 8  # of so many odd captures one has every task asked by itself
 COUNTERS = 8192  # of Space-Saving in a megabyte at least, IPv6 too
 # For a run of which only the state matters: to find the heaviest flows takes longer than all else.
 UNASKED = ("--threshold", 2**63)
@@ -191,16 +192,34 @@ class Judge:
         c.check(error <= limit + 1e-9 * (1 + true), f"{estimate}, really {true}")
 
 
-def held_to_truth(binary, path, packets, task, sketch, key, by_bytes=False, words=()):
-    """One task by one sketch over a capture in three epochs, beside the exact table and ours."""
+def ask(binary, path, tasks, sketch, key, *words):
+    """Asks one sketch for some tasks, in one run."""
+    return measure(binary, path, *(word for task in tasks for word in ("--task", task)), "--sketch", sketch, "--key", key, *words)
+
+
+def answers(run, tasks):
+    """Each task, a case for it, and what the run printed about it: None where it failed."""
+    cases = [Case() for _ in tasks]
+    got = [result(run, case) for case in cases]
+    if len(tasks) > 1 and None not in got:
+        several = got[0]["tasks"]
+        got = several if all(case.equal(len(several), len(tasks), "tasks") for case in cases) else [None] * len(tasks)
+    return zip(tasks, cases, got)
+
+
+def held_to_truth(binary, path, packets, tasks, sketch, key, by_bytes=False, words=()):
+    """Tasks by one sketch, in one run over a capture in three epochs, beside the exact table and ours."""
     length = max(1, -(-len(packets) // 3))
     weight = ["--weight", "bytes"] if by_bytes else []
-    run = measure(binary, path, "--task", task, "--sketch", sketch, "--key", key, "--epoch", f"{length}p", "--top", TOP,
-                  "--compare", "exact", *weight, *words)
-    case = Case()
-    got = result(run, case)
-    if got is None:
-        return run.command, case.wrong
+    run = ask(binary, path, tasks, sketch, key, "--epoch", f"{length}p", "--top", TOP, "--compare", "exact", *weight, *words)
+    for task, case, got in answers(run, tasks):
+        if got is not None:
+            hold(case, got, packets, length, task, sketch, key, by_bytes)
+        yield run.command, case.wrong
+
+
+def hold(case, got, packets, length, task, sketch, key, by_bytes):
+    """Holds what was printed about one task to the truth."""
     for name, value in (("schema", 1), ("task", task), ("sketch", sketch), ("key", key), ("packets", len(packets))):
         case.equal(got[name], value, name)
     parsed = counts.Key(key)
@@ -209,7 +228,6 @@ def held_to_truth(binary, path, packets, task, sketch, key, by_bytes=False, word
     if case.equal(len(got["epochs"]), len(want), "epochs"):
         for one, true, before in zip(got["epochs"], want, [None, *want]):
             judge.epoch(one, true, before)
-    return run.command, case.wrong
 
 
 def key_of(task, n):
@@ -221,31 +239,38 @@ def captured(binary, path, _scratch):
     """A capture through all tasks and all sketches that answer them."""
     packets = counts.packets(capture.read(path).records)
     for n, (task, sketch) in enumerate(COMBINATIONS):
-        yield held_to_truth(binary, path, packets, task, sketch, key_of(task, n))
+        yield from held_to_truth(binary, path, packets, [task], sketch, key_of(task, n))
         if sketch != "mrac" and n % 3 == 0:
-            yield held_to_truth(binary, path, packets, task, sketch, key_of(task, n + 1), True, ["--aggregate", "lru"])
+            yield from held_to_truth(binary, path, packets, [task], sketch, key_of(task, n + 1), True, ["--aggregate", "lru"])
 
 
 def odd(binary, job, _scratch):
-    """An odd capture through all tasks, each by one sketch, in turn; one that can't be read is refused."""
+    """An odd capture through all tasks, each by one sketch, in turn; one that can't be read is refused. Tasks
+    with the same sketch and key are asked in one run, but for some captures."""
     number, path = job
     try:
         packets = counts.packets(capture.read(path).records)
     except capture.Unreadable:
         packets = None
-    for task in ALL_TASKS:
+    asking = {}
+    for n, task in enumerate(ALL_TASKS):
         sketches = [s for t, s in COMBINATIONS if t == task]
-        sketch, key = sketches[number % len(sketches)], key_of(task, number)
+        by_itself = n if number % APART == 0 else None
+        asking.setdefault((sketches[number % len(sketches)], key_of(task, number), by_itself), []).append(task)
+    for (sketch, key, _), tasks in asking.items():
         if packets:
-            yield held_to_truth(binary, path, packets, task, sketch, key)
+            yield from held_to_truth(binary, path, packets, tasks, sketch, key)
             continue
-        run, case = measure(binary, path, "--task", task, "--sketch", sketch, "--key", key), Case()
+        run = ask(binary, path, tasks, sketch, key)
         if run.status == 0:
-            got = result(run, case)
-            case.equal([e["packets"] for e in got["epochs"]], [0] if packets is not None else None, "packets of epochs")
-        else:
+            for _, case, got in answers(run, tasks):
+                case.equal(got and [e["packets"] for e in got["epochs"]], [0] if packets is not None else None, "packets of epochs")
+                yield run.command, case.wrong
+            continue
+        for _ in tasks:
+            case = Case()
             refused(run, case, path.name)
-        yield run.command, case.wrong
+            yield run.command, case.wrong
 
 
 def tight(binary, path, _scratch):
