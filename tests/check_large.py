@@ -8,6 +8,7 @@ Polars and pandas read the Parquet files, in a virtual environment of their own.
 
 import collections
 import fcntl
+import functools
 import ipaddress
 import json
 import os
@@ -25,6 +26,13 @@ PORTS = {6: "tcp", 17: "udp", 132: "sctp"}
 ALONE = {1: "icmp", 58: "icmpv6"}
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def written(address):
+    """An address as it is written: few occur in many packets, and text is compared faster than `ipaddress`
+    compares."""
+    return str(ipaddress.ip_address(bytes(address)))
+
+
 def flow_of(record):
     """VLAN ids, IP version, source, destination, protocol, ports; None where a packet has no flow."""
     key = capture.flow_key(record.link, record.data)
@@ -32,7 +40,7 @@ def flow_of(record):
         return None
     vlans, version, addresses, protocol, ports = key
     half = len(addresses) // 2
-    src, dst = (ipaddress.ip_address(bytes(part)) for part in (addresses[:half], addresses[half:]))
+    src, dst = written(addresses[:half]), written(addresses[half:])
     return tuple(vlans), version, src, dst, protocol, int.from_bytes(ports[:2], "big"), int.from_bytes(ports[2:], "big")
 
 
@@ -59,26 +67,32 @@ def trains(times, window):
     return number, alone
 
 
-def grouped(packets, name):
-    """What groups should have: by name, packets, bytes, flows, runs and trains by window."""
+def by_flow(packets):
+    """By flow, packets, bytes, runs and trains by window."""
     flows, before, clock = {}, None, 0
     for at, length, key in packets:
         clock = max(clock, at)
-        flow = flows.setdefault(key, {"packets": 0, "bytes": 0, "runs": 0, "times": []})
+        flow = flows.get(key)
+        if flow is None:
+            flow = flows[key] = {"packets": 0, "bytes": 0, "runs": 0, "flows": 1, "times": []}
         flow["packets"] += 1
         flow["bytes"] += length
         flow["runs"] += key != before
         flow["times"].append(clock)
         before = key
+    for flow in flows.values():
+        times = flow.pop("times")
+        for window in WINDOWS:
+            flow[f"batches {window}"], flow[f"alone {window}"] = trains(times, window)
+    return flows
+
+
+def grouped(flows, name):
+    """The same of groups of flows, by name."""
     groups = collections.defaultdict(collections.Counter)
     for key, flow in flows.items():
         for group in name(key):
-            sums = groups[group]
-            sums.update(packets=flow["packets"], bytes=flow["bytes"], runs=flow["runs"], flows=1)
-            for window in WINDOWS:
-                number, alone = trains(flow["times"], window)
-                sums[f"batches {window}"] += number
-                sums[f"alone {window}"] += alone
+            groups[group].update(flow)
     return groups
 
 
@@ -97,11 +111,11 @@ def compare_group(case, got, want, what):
 def groups(binary, job, _):
     """Groups of a capture, those that are listed and the sum of the rest."""
     _, path = job
-    packets = keyed(capture.read(path).records)
+    flows = by_flow(keyed(capture.read(path).records))
     names = {"dst-port": lambda key: [by_port(key)], "vlan": lambda key: [".".join(map(str, key[0])) or "none"],
-             "endpoint": lambda key: {str(key[2]), str(key[3])}}
+             "endpoint": lambda key: {key[2], key[3]}}
     for by, name in names.items():
-        want = grouped(packets, name)
+        want = grouped(flows, name)
         for most, threads in ((5, 2), (5, 1), (100_000, 2)):
             run, case = Run(binary, ["analyze", "--by", by, "--groups", most, "--threads", threads, "--format", "json", path]), Case()
             got = run.json()["groups"]
@@ -135,7 +149,7 @@ def slices(binary, job, _):
         want[clock // length * length].append((at, size, key))
     case.equal([g["name"] for g in got["listed"]], [str(start) for start in want], "starts of slices")
     for group in got["listed"]:
-        compare_group(case, group, grouped(want[int(group["name"])], lambda _: ["all"])["all"], f"slice {group['name']}")
+        compare_group(case, group, grouped(by_flow(want[int(group["name"])]), lambda _: ["all"])["all"], f"slice {group['name']}")
     yield run.command, case.wrong
 
 
@@ -256,7 +270,7 @@ def diff(binary, job, scratch):
         case.equal((rows[key]["a"], rows[key]["b"]), (of_a, of_b), key)
         case.close(rows[key]["change"], of_b - of_a, f"{key}: change")
         case.close(rows[key]["ratio"], of_b / of_a, f"{key}: ratio")
-    want = (grouped(keyed(read.records), lambda k: [by_port(k)]), grouped(keyed(read.records[::2]), lambda k: [by_port(k)]))
+    want = [grouped(by_flow(keyed(records)), lambda k: [by_port(k)]) for records in (read.records, read.records[::2])]
     named = [row["name"] for row in got["diff"]["groups"]]
     case.equal((len(set(named)), set(named) <= want[0].keys() | want[1].keys()), (len(named), True), f"names of groups {named}")
     case.check(len(named) >= min(5, len(want[0])), f"only {len(named)} of {len(want[0])} groups")
@@ -294,9 +308,10 @@ def tables():
     return python
 
 
-def read_by(python, reader, path):
-    code = f"import json; path = {str(path)!r}\n{READERS[reader]}\n" \
-           "print(json.dumps([dict(zip(names, row)) for row in rows], default=int))"
+def read_by(python, reader, *paths):
+    """The rows of files by one of the readers, which takes longer to start than to read."""
+    code = f"import json\nfound = []\nfor path in {list(map(str, paths))!r}:\n    {READERS[reader]}\n" \
+           "    found.append([dict(zip(names, row)) for row in rows])\nprint(json.dumps(found, default=int))"
     return json.loads(subprocess.run([python, "-c", code], capture_output=True, check=True).stdout)
 
 
@@ -315,7 +330,7 @@ def parquet(binary, job, scratch):
             continue
         flow = numbers.setdefault(key, len(numbers))
         vlans, version, src, dst, protocol, src_port, dst_port = key
-        about = {"vlans": ".".join(map(str, vlans)), "ip_version": version, "src": str(src), "dst": str(dst),
+        about = {"vlans": ".".join(map(str, vlans)), "ip_version": version, "src": src, "dst": dst,
                  "protocol": protocol, "src_port": src_port, "dst_port": dst_port, "flow": flow}
         want_packets.append({**row, **about})
         sums = want_flows.setdefault(flow, {**about, "packets": 0, "bytes": 0, "first_ns": record.time, "last_ns": record.time})
@@ -324,12 +339,11 @@ def parquet(binary, job, scratch):
         sums["first_ns"], sums["last_ns"] = min(sums["first_ns"], record.time), max(sums["last_ns"], record.time)
     for reader in READERS:
         case = Case()
-        got = read_by(python, reader, packets)
+        got, got_flows = read_by(python, reader, packets, flows)
         case.equal(len(got), len(want_packets), "rows of packets")
         for row, want in zip(got, want_packets):
             if not case.equal({k: row[k] for k in want}, want, f"packet {want['number']}"):
                 break
-        got_flows = read_by(python, reader, flows)
         case.equal(len(got_flows), len(want_flows), "rows of flows")
         case.equal(len(got_flows), report["ip"]["flows"], "flows of the report")
         flags = collections.Counter()
