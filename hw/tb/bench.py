@@ -5,7 +5,7 @@ import random
 import cocotb
 import functional
 from cocotb.clock import Clock
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.triggers import ClockCycles, RisingEdge, Timer
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiStreamBus, AxiStreamFrame, AxiStreamSink, AxiStreamSource
 
 KEY = bytes(range(16))
@@ -15,6 +15,101 @@ EVENTS = (
 ).split()
 REGISTERS = dict(id=0, control=4, status=8, threshold=12, ttl=16, mtu=20, marked=24, patience=28, key=32)
 
+PERIOD = 2560
+
+
+async def cycles(clk, count):
+    """From an edge so many edges on, as `ClockCycles` does, which wakes Python at each of them: first to the
+    middle before the last one."""
+    if count > 1:
+        await Timer(count * PERIOD - PERIOD // 2, "ps")
+    await RisingEdge(clk)
+
+
+class Source(AxiStreamSource):
+    """Sends as its base does, in the same cycles, but makes a beat at once and not byte by byte. Where nothing
+    has to be read there is noise: in bytes without `tkeep`, and everywhere in a cycle without `tvalid`."""
+
+    async def _run(self):
+        bus, lanes, edge = self.bus, self.byte_lanes, RisingEdge(self.clock)
+        noise = int.from_bytes(random.Random(lanes).randbytes(lanes), "little")
+        full, side = (1 << lanes) - 1, (None, None, None)
+        frame, at, valid, self.active = None, 0, False, False
+        while True:
+            await edge
+            if valid and not bus.tready.value:
+                continue
+            if frame is None and not self.queue.empty():
+                frame = self.queue.get_nowait()
+                self.dequeue_event.set()
+                self.queue_occupancy_bytes -= len(frame)
+                self.queue_occupancy_frames -= 1
+                frame.normalize()
+                self.active, at = True, 0
+            sends = frame is not None and not self.pause
+            if sends:
+                beat = frame.tdata[at : at + lanes]
+                at += len(beat)
+                data, keep, user = int.from_bytes(beat, "little"), (1 << len(beat)) - 1, frame.tuser[at - 1]
+                data |= noise >> 8 * len(beat) << 8 * len(beat)
+                last = at == len(frame.tdata)
+                if last:
+                    frame = None
+                wanted = (last, keep, user)
+            else:
+                data, wanted = noise, (True, full, 1)
+            if sends or valid:
+                bus.tdata.value = data
+            if sends != valid:
+                bus.tvalid.value = valid = sends
+            for signal, old, new in zip((bus.tlast, bus.tkeep, bus.tuser), side, wanted):
+                if old != new:
+                    signal.value = new
+            side = wanted
+            if not sends:
+                self.active = frame is not None
+                if frame is None and self.queue.empty():
+                    self.idle_event.set()
+                    self.active_event.clear()
+                    await self.active_event.wait()
+
+
+class Sink(AxiStreamSink):
+    """Takes beats as its base does, in the same cycles, but reads each once and not once for every byte; and
+    it holds `tkeep` against the rules: full but for the last beat, without gaps, never empty."""
+
+    async def _run(self):
+        bus, lanes, edge = self.bus, self.byte_lanes, RisingEdge(self.clock)
+        data, users, ready, self.active = bytearray(), [], False, False
+        while True:
+            pause = bool(self.pause)
+            await edge
+            valid = bool(bus.tvalid.value)
+            if ready and valid:
+                self.active = True
+                keep, last = int(bus.tkeep.value), bool(bus.tlast.value)
+                count = keep.bit_length()
+                assert keep and keep == (1 << count) - 1 and (last or count == lanes), f"tkeep {keep:x}, tlast {last}"
+                data += int(bus.tdata.value).to_bytes(lanes, "little")[:count]
+                users.append(int(bus.tuser.value))
+                if last:
+                    # `tuser` by beats, and nothing that would have to be compacted.
+                    frame = AxiStreamFrame(data, [], [], [], users)
+                    data, users = bytearray(), []
+                    self.queue_occupancy_bytes += len(frame)
+                    self.queue_occupancy_frames += 1
+                    self.queue.put_nowait(frame)
+                    self.active_event.set()
+            else:
+                self.active = bool(data)
+            paused = self.full() or pause
+            if ready == paused:
+                ready = not paused
+                bus.tready.value = ready
+            if (not valid or paused) and pause == bool(self.pause):
+                self.wake_event.clear()
+                await self.wake_event.wait()
+
 
 class Bench:
     """A block under test with everything around it."""
@@ -22,10 +117,10 @@ class Bench:
     def __init__(self, dut):
         self.dut = dut
         quiet = [
-            AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis_net"), dut.clk, dut.cold_rst),
-            AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_host"), dut.clk, dut.cold_rst),
-            AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis_host"), dut.clk, dut.cold_rst),
-            AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_net"), dut.clk, dut.cold_rst),
+            Source(AxiStreamBus.from_prefix(dut, "s_axis_net"), dut.clk, dut.cold_rst),
+            Sink(AxiStreamBus.from_prefix(dut, "m_axis_host"), dut.clk, dut.cold_rst),
+            Source(AxiStreamBus.from_prefix(dut, "s_axis_host"), dut.clk, dut.cold_rst),
+            Sink(AxiStreamBus.from_prefix(dut, "m_axis_net"), dut.clk, dut.cold_rst),
         ]
         self.net_in, self.host_out, self.host_in, self.net_out = quiet
         self.axil = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.cold_rst)
@@ -35,7 +130,8 @@ class Bench:
     async def start(self, enable=3, key=KEY, **settings):
         """Power-on, settings, key; returns when tokens are ready."""
         dut = self.dut
-        cocotb.start_soon(Clock(dut.clk, 2560, "ps").start())
+        # Driven by the simulator interface itself, and not from Python twice a cycle; the resets are there first.
+        Clock(dut.clk, PERIOD, "ps", impl="gpi").start(start_high=False)
         if functional.asked_for():
             cocotb.start_soon(functional.note(dut))
         dut.rst.value = 0
@@ -52,11 +148,11 @@ class Bench:
         for at in range(4):
             await self.axil.write(REGISTERS["key"] + 4 * at, key[4 * at : 4 * at + 4])
         await self.write("control", enable | 4)
-        await ClockCycles(self.dut.clk, 4)
+        await cycles(self.dut.clk, 4)
         while not await self.read("status") >> 31:
-            await ClockCycles(self.dut.clk, 8)
+            await cycles(self.dut.clk, 8)
         # The next token of every entry, too.
-        await ClockCycles(self.dut.clk, 16 * (int(self.dut.ENTRIES.value) + 2))
+        await cycles(self.dut.clk, 16 * (int(self.dut.ENTRIES.value) + 2))
 
     async def write(self, name, value):
         at = REGISTERS[name] if isinstance(name, str) else name
@@ -71,11 +167,11 @@ class Bench:
         all_of_them = {name: await self.read(0x80 + 4 * n) for n, name in enumerate(EVENTS)}
         return {name: value for name, value in all_of_them.items() if value}
 
-    async def settle(self, cycles=40):
-        """Waits until nothing has moved for some cycles."""
+    async def settle(self, count=40):
+        """Waits until nothing has moved for so many cycles."""
         while not (self.net_in.idle() and self.host_in.idle()):
             await RisingEdge(self.dut.clk)
-        await ClockCycles(self.dut.clk, cycles)
+        await cycles(self.dut.clk, count)
         while not (self.host_out.idle() and self.net_out.idle()):
             await RisingEdge(self.dut.clk)
 
@@ -85,10 +181,10 @@ class Bench:
         await self.settle(30)
         return taken(self.host_out)
 
-    async def splice(self, frame, bad=False, cycles=30):
+    async def splice(self, frame, bad=False, count=30):
         """One frame from the functions; what goes to the network, or None."""
         await self.host_in.send(stream(frame, bad))
-        await self.settle(cycles)
+        await self.settle(count)
         return taken(self.net_out)
 
 

@@ -4,8 +4,7 @@ another's payload."""
 import random
 
 import cocotb
-from bench import Bench, frame, is_bad, is_sliced, offsets, padded, stream, token_of, with_token
-from cocotb.triggers import ClockCycles
+from bench import Bench, cycles, frame, is_bad, is_sliced, offsets, padded, stream, token_of, with_token
 
 
 @cocotb.test(timeout_time=2000, timeout_unit="us")
@@ -53,7 +52,7 @@ async def chaos(dut, seed):
         if rng.random() < 0.05:
             data = data[: rng.randrange(60, len(data))] if len(data) > 110 else data
         await bench.net_in.send(stream(data, bad))
-        await ClockCycles(dut.clk, rng.choice([1, 10, 60]))
+        await cycles(dut.clk, rng.choice([1, 10, 60]))
         while not bench.host_out.empty():
             got = bench.host_out.recv_nowait()
             data = bytes(got.tdata)

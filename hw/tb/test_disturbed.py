@@ -1,8 +1,7 @@
 """Resets and writes to registers at every moment of a packet."""
 
 import cocotb
-from bench import Bench, frame, is_sliced, padded, stream, token_of
-from cocotb.triggers import ClockCycles
+from bench import Bench, cycles, frame, is_sliced, padded, stream, token_of
 
 
 @cocotb.test(timeout_time=400, timeout_unit="us")
@@ -19,16 +18,16 @@ async def reset_at_every_cycle_of_a_packet(dut):
         seen.add(token_of(old))
         bench.net_in.send_nowait(stream(frame(payload=500)))
         bench.host_in.send_nowait(stream(padded(old)))
-        await ClockCycles(dut.clk, cycle + 1)
+        await cycles(dut.clk, cycle + 1)
         dut.rst.value = 1
         for end in (bench.net_in, bench.host_in):
             end.clear()
-        await ClockCycles(dut.clk, length)
+        await cycles(dut.clk, length)
         dut.rst.value = 0
         # The rest of a frame that was cut sticks to the one behind it.
         for end in (bench.net_in, bench.host_in):
             await end.send(stream(frame(payload=20)))
-        await ClockCycles(dut.clk, 100)
+        await cycles(dut.clk, 100)
         for end in (bench.host_out, bench.net_out):
             end.clear()
         assert await bench.read("status") & 0x1FFFF == 0
@@ -65,7 +64,7 @@ async def registers_written_at_any_moment(dut):
         assert await bench.write(name, value) == 0
         if number % 40 == 0:
             await bench.write("control", 7)
-        await ClockCycles(dut.clk, number % 13)
+        await cycles(dut.clk, number % 13)
     await bench.settle(300)
     left = 0
     while not bench.net_out.empty():
@@ -77,7 +76,7 @@ async def registers_written_at_any_moment(dut):
     await bench.write("threshold", 120)
     await bench.write("mtu", 1500)
     while not await bench.read("status") >> 31:
-        await ClockCycles(dut.clk, 8)
-    await ClockCycles(dut.clk, 200)
+        await cycles(dut.clk, 8)
+    await cycles(dut.clk, 200)
     sliced = await bench.slice(frame(payload=555))
     assert is_sliced(sliced) and await bench.splice(padded(sliced)) == frame(payload=555)

@@ -2,8 +2,7 @@
 take 10 µs."""
 
 import cocotb
-from bench import Bench, frame, is_sliced, padded, stream, token_of
-from cocotb.triggers import ClockCycles
+from bench import Bench, cycles, frame, is_sliced, padded, stream, token_of
 from test_streams import in_a_row, watch_all
 
 
@@ -27,7 +26,7 @@ async def little_s_law_holds(dut):
             await bench.host_in.send(stream(padded(got.tdata)))
 
     # Each frame takes 16 beats of 2.56 ns: 240 of them are 10 µs.
-    await ClockCycles(dut.clk, 240 * 16)
+    await cycles(dut.clk, 240 * 16)
     cocotb.start_soon(function())
     for data in frames:
         assert bytes((await bench.net_out.recv()).tdata) == data

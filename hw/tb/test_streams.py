@@ -5,8 +5,8 @@ import itertools
 import random
 
 import cocotb
-from bench import Bench, checksums_hold, frame, is_bad, is_sliced, offsets, padded, stream
-from cocotb.triggers import ClockCycles, RisingEdge
+from bench import Bench, checksums_hold, cycles, frame, is_bad, is_sliced, offsets, padded, stream
+from cocotb.triggers import RisingEdge
 
 
 def mix(rng, count):
@@ -182,11 +182,11 @@ async def latency_in_cycles(dut):
             note.clear()
         got = await bench.slice(data)
         assert notes["m_axis_host"][0][0] - notes["s_axis_net"][0][0] == 3
-        back = await bench.splice(padded(got), cycles=80)
+        back = await bench.splice(padded(got), count=80)
         assert back == padded(data)
-        cycles = notes["m_axis_net"][0][0] - notes["s_axis_host"][0][0]
-        dut._log.info("%d bytes: in 3, out %d", len(data), cycles)
-        assert cycles == (wide_cycles if wide else narrow_cycles), cycles
+        took = notes["m_axis_net"][0][0] - notes["s_axis_host"][0][0]
+        dut._log.info("%d bytes: in 3, out %d", len(data), took)
+        assert took == (wide_cycles if wide else narrow_cycles), took
     # From the functions, and not sliced: it is known when the IP header has come, and of a short packet the
     # transport header; with eight bytes of payload it ends like a sliced one.
     passing = [
@@ -200,13 +200,13 @@ async def latency_in_cycles(dut):
             note.clear()
         data = frame(**kind)
         assert await bench.splice(data) == data
-        cycles = notes["m_axis_net"][0][0] - notes["s_axis_host"][0][0]
-        assert cycles == (2 if wide else narrow_cycles), (kind, cycles)
+        took = notes["m_axis_net"][0][0] - notes["s_axis_host"][0][0]
+        assert took == (2 if wide else narrow_cycles), (kind, took)
     # A function that took a tag off: the payload moves to the left, and needs a row ahead.
     got = await bench.slice(frame(payload=1400, tags=1))
     for note in notes.values():
         note.clear()
-    back = await bench.splice(padded(got[:12] + got[16:]), cycles=80)
+    back = await bench.splice(padded(got[:12] + got[16:]), count=80)
     assert back == frame(payload=1400)
     assert notes["m_axis_net"][0][0] - notes["s_axis_host"][0][0] == (4 if wide else 3)
 
@@ -228,5 +228,5 @@ async def whole_table_at_line_rate(dut):
     assert all(is_sliced(data) for data in out[:entries])
     assert out[entries:] == frames[entries:]
     for data in reversed(out[:entries]):
-        assert await bench.splice(padded(data), cycles=80) in frames
-    await ClockCycles(dut.clk, 4)
+        assert await bench.splice(padded(data), count=80) in frames
+    await cycles(dut.clk, 4)

@@ -4,8 +4,7 @@
 from pathlib import Path
 
 import cocotb
-from bench import Bench, frame, stream, token_of
-from cocotb.triggers import ClockCycles
+from bench import Bench, cycles, frame, stream, token_of
 
 VECTORS = Path(__file__).resolve().parents[2] / "tests/vectors/tokens.txt"
 
@@ -25,7 +24,7 @@ async def generations_go_round(dut):
         first = first or sliced
         bench.host_in.send_nowait(stream(sliced))
         assert bytes((await bench.net_out.recv()).tdata) == whole
-        await ClockCycles(dut.clk, 8)
+        await cycles(dut.clk, 8)
         if number == 300:
             assert await bench.splice(first) is None
     await bench.settle()
