@@ -11,7 +11,7 @@ mkdir -p "$out"
 netlist() {
     local files=""
     for file in $2; do files+=" rtl/$file.sv"; done
-    echo "read_verilog -sv -formal$files formal/$1.sv; ${3:+chparam $3 $1;} prep -flatten -top $1
+    echo "read_verilog -defer -sv -formal$files formal/$1.sv; ${3:+chparam $3 $1;} prep -flatten -top $1
         memory_map; async2sync; dffunmap; opt -full"
 }
 
@@ -59,3 +59,16 @@ if ! yosys-smtbmc -s z3 -t 24 "$out/skid_proof.smt2" > "$out/skid_proof.result";
     exit 1
 fi
 echo "ok   skid_proof (every sequence of 24 cycles)"
+
+# Parameters that the block can't have end its elaboration, with a text that says why.
+refused() { # parameter and value
+    local said
+    said=$(yosys -q -p "read_verilog -sv -lib rtl/payload_ram.sv; read_verilog -defer -sv ${sources[*]}; chparam -set $1 slice_splice
+        hierarchy -check -top slice_splice" 2>&1) && { echo "FAIL $1 is taken"; exit 1; }
+    grep -q "slice_splice.sv:.*FATAL" <<< "$said" || { echo "FAIL $1 ends otherwise: $said"; exit 1; }
+}
+sources=()
+for file in rtl/*.sv; do [ "$file" = rtl/payload_ram.sv ] || sources+=("$file"); done
+limits=("DATA_W 128" "DATA_W 384" "BYTES 16" "BYTES 64" "ENTRIES 1" "ENTRIES 65537" "TAG_W 23" "TAG_W 41" "MAX_PAYLOAD 8" "MAX_PAYLOAD 9601")
+for limit in "${limits[@]}"; do refused "$limit"; done
+echo "ok   ${#limits[@]} parameters out of range are refused"

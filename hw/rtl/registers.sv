@@ -14,10 +14,14 @@
 // | 0x1C | cycles that a packet waits for the rest of its payload, 0 to 65535 |
 // | 0x20 to 0x2C | key, lowest word first |
 // | 0x80 on | read: counters, in the order of `events`; the last one counts refused writes |
+//
+// A write of less than all four bytes is refused, too. Counters begin again at 0 behind 2^32 - 1.
 `default_nettype none
 
 module registers #(
-    parameter int EVENTS = 22
+    parameter int EVENTS   = 22,
+    // What a packet waits for after power-on, in cycles.
+    parameter int PATIENCE = 256
 ) (
     input  wire logic              clk,
     input  wire logic              rst,
@@ -178,7 +182,7 @@ module registers #(
             ttl_reg         <= 16'd10;
             mtu_reg         <= 16'd1500;
             marked_reg      <= 9'd0;
-            patience_reg    <= 16'd256;
+            patience_reg    <= 16'(PATIENCE);
             bvalid_reg      <= 1'b0;
             rvalid_reg      <= 1'b0;
             key_load_reg    <= 1'b0;

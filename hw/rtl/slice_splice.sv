@@ -17,6 +17,7 @@ module slice_splice #(
     parameter int MAX_PAYLOAD = 1454,
     // Bits of a token's tag, 24 to 40; the generation has 48 less these.
     parameter int TAG_W       = 24,
+    // Follows from the width: nobody sets it.
     parameter int BYTES      = DATA_W / 8
 ) (
     input  wire logic              clk,
@@ -83,10 +84,15 @@ module slice_splice #(
     localparam int DEPTH    = ENTRIES * ROWS;
     localparam int ADDR_W   = $clog2(DEPTH);
     localparam int EVENTS   = 22;
+    // After power-on a packet waits long enough for the longest payload, with three cycles of gaps a beat.
+    localparam int PATIENCE = (4 * ROWS > 256) ? 4 * ROWS : 256;
 
     generate
         if (DATA_W != 256 && DATA_W != 512) begin : g_bad_width
             `ELABORATION_ERROR("DATA_W is 256 or 512")
+        end
+        if (BYTES != DATA_W / 8) begin : g_bad_bytes
+            `ELABORATION_ERROR("BYTES is DATA_W / 8, and nothing else")
         end
         if (ENTRIES < 2 || ENTRIES > 65536) begin : g_bad_entries
             `ELABORATION_ERROR("ENTRIES is 2 to 65536: a token's index has 16 bits")
@@ -126,7 +132,7 @@ module slice_splice #(
     logic               in_reset;
     assign in_reset = rst || cold_rst;
 
-    registers #(.EVENTS(EVENTS)) settings (
+    registers #(.EVENTS(EVENTS), .PATIENCE(PATIENCE)) settings (
         .clk(clk), .rst(cold_rst),
         .s_axil_awvalid(s_axil_awvalid), .s_axil_awready(s_axil_awready), .s_axil_awaddr(s_axil_awaddr),
         .s_axil_awprot(s_axil_awprot), .s_axil_wvalid(s_axil_wvalid), .s_axil_wready(s_axil_wready),

@@ -22,6 +22,9 @@ BUILDS = {
     "test_attacks": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_disturbed": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_limits": [
+        dict(ENTRIES=2, MAX_PAYLOAD=9, TAG_W=32), dict(ENTRIES=3, MAX_PAYLOAD=9600), dict(ENTRIES=3, MAX_PAYLOAD=9600, DATA_W=512),
+    ],
     "test_chaos": [dict(ENTRIES=4, TAG_W=40, MAX_PAYLOAD=400)],
     "test_paper": [dict(ENTRIES=250)],
     # With the binary in $SLIPSTREAM.

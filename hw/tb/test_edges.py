@@ -2,9 +2,9 @@
 
 import cocotb
 from bench import (
-    KEY, Bench, checksums_hold, frame, is_sliced, offsets, padded, stream, taken, token_of, with_token,
+    KEY, Bench, checksums_hold, cycles, frame, is_sliced, offsets, padded, stream, taken, token_of, with_token,
 )
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.triggers import RisingEdge
 
 
 def counted(counters, **expected):
@@ -166,7 +166,7 @@ async def splice_before_the_payload_is_there(dut):
         await bench.host_in.send(stream(padded(sliced)))
         # A packet behind it waits as well.
         await bench.host_in.send(stream(frame(payload=20)))
-        await ClockCycles(dut.clk, gap)
+        await cycles(dut.clk, gap)
         assert bench.net_out.empty() == there
         bench.net_in.pause = False
         await bench.settle(150)
@@ -186,7 +186,7 @@ async def the_wait_ends_behind_a_way_out_that_stands_still(dut):
     bench = Bench(dut)
     await bench.start(threshold=120, patience=65535)
     await bench.net_in.send(stream(frame(payload=1400)))
-    await ClockCycles(dut.clk, 8)
+    await cycles(dut.clk, 8)
     bench.net_in.pause = True
     sliced = bytes((await bench.host_out.recv()).tdata)
     # Two beats fill the register of the output.
@@ -194,13 +194,13 @@ async def the_wait_ends_behind_a_way_out_that_stands_still(dut):
     bench.net_out.pause = True
     for data in (ahead, padded(sliced)):
         await bench.host_in.send(stream(data))
-    await ClockCycles(dut.clk, 20)
+    await cycles(dut.clk, 20)
     waited = dut.egress.waited_reg
     assert int(waited.value) > 0
     waited.value = 65530
-    await ClockCycles(dut.clk, 20)
+    await cycles(dut.clk, 20)
     bench.net_out.pause = False
-    await ClockCycles(dut.clk, 20)
+    await cycles(dut.clk, 20)
     counters = await bench.counters()
     assert counters["early"] == 1 and "spliced" not in counters, counters
     assert taken(bench.net_out) == ahead
@@ -217,7 +217,7 @@ async def damage_while_the_packet_waits(dut):
     bench.net_in.pause = True
     sliced = bytes((await bench.host_out.recv()).tdata)
     await bench.host_in.send(stream(padded(sliced)))
-    await ClockCycles(dut.clk, 50)
+    await cycles(dut.clk, 50)
     bench.net_in.pause = False
     await bench.settle(100)
     assert bench.net_out.empty()
@@ -257,16 +257,16 @@ async def reset_in_the_middle(dut):
     old = [await bench.slice(frame(seed=n)) for n in range(3)]
     bench.net_in.send_nowait(stream(frame(payload=1400)))
     bench.host_in.send_nowait(stream(padded(old[0])))
-    await ClockCycles(dut.clk, 9)
+    await cycles(dut.clk, 9)
     for end in (bench.net_in, bench.host_in):
         end.clear()
     dut.rst.value = 1
-    await ClockCycles(dut.clk, 3)
+    await cycles(dut.clk, 3)
     dut.rst.value = 0
     # What was cut in two has no end, so that it sticks to the next frame.
     for end in (bench.net_in, bench.host_in):
         await end.send(stream(frame(payload=20)))
-    await ClockCycles(dut.clk, 150)
+    await cycles(dut.clk, 150)
     for end in (bench.host_out, bench.net_out):
         end.clear()
     assert await bench.read("status") & 0x1FFFF == 0
@@ -286,7 +286,7 @@ async def table_reset_by_register(dut):
     sliced = [await bench.slice(frame(payload=1400, seed=n)) for n in range(2)]
     await bench.host_in.send(stream(padded(sliced[0])))
     await bench.net_in.send(stream(frame(payload=1400, seed=5)))
-    await ClockCycles(dut.clk, 6)
+    await cycles(dut.clk, 6)
     await bench.write("control", 3 | 8)
     await bench.settle(80)
     assert bytes((await bench.net_out.recv()).tdata) == frame(payload=1400, seed=0)
@@ -345,7 +345,14 @@ async def registers_out_of_range(dut):
     for at in range(0x20, 0x30, 4):
         answer = await bench.axil.read(at, 4)
         assert answer.data == bytes(4) and int(answer.resp) == 2
-    assert (await bench.counters())["refused_writes"] == len(refused)
+    # Less than a whole register is no write either.
+    for size in (1, 2, 3):
+        assert int((await bench.axil.write(0x0C, b"\1" * size)).resp) == 2
+    assert await bench.read("threshold") == 0
+    # Nothing is read beyond the counters, or beside a register.
+    for at in (0x30, 0x7C, 0x80 + 4 * 23, 0xFC):
+        assert int((await bench.axil.read(at, 4)).resp) == 2, hex(at)
+    assert (await bench.counters())["refused_writes"] == len(refused) + 3
 
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
@@ -405,7 +412,7 @@ async def an_entry_in_use_is_not_overwritten(dut):
     bench.net_out.pause = True
     await bench.host_in.send(stream(padded(sliced)))
     await bench.host_in.send(stream(padded(sliced)))
-    await ClockCycles(dut.clk, 20)
+    await cycles(dut.clk, 20)
     for n in range(14):
         await bench.slice(frame(payload=1400, seed=100 + n))
     bench.net_out.pause = False
