@@ -194,8 +194,8 @@ module metadata_table #(
         stepped = {state_next, complete_next, made_next};
     endfunction
 
-    // Without any of these every entry stays as it is, which is proved here. Icarus, for which the walk over the
-    // entries is most of the work of a cycle, leaves it out then; the circuit has no such condition.
+    // Without any of these every entry stays as it is, which is proved here. Icarus, for which the walk over
+    // the entries is most of the work of a cycle, leaves it out then; the circuit has no such condition.
     logic moves;
     assign moves = expired || stored || arrives || departs || leave || put_first || put_tag || clear || rst || cold_rst;
 `ifdef FORMAL

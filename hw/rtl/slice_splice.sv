@@ -1,6 +1,6 @@
 // The whole block (NFSlicer, VII, Fig. 16): between a network port and the functions behind it. Streams of
-// 256 or 512 bits: byte 0 of a frame is `tdata[7:0]`, all beats but the last are full, `tkeep` has no gaps,
-// `tuser` at the last beat says that the frame is bad.
+// 256 or 512 bits: byte 0 of a frame is `tdata[7:0]`, all beats but the last are full, `tkeep` has no gaps
+// and is never empty, `tuser` at the last beat says that the frame is bad. One clock for all ports.
 `default_nettype none
 
 // Icarus 11 knows no elaboration tasks; there the first moment of simulation has to do.

@@ -27,8 +27,9 @@ async def cycles(clk, count):
 
 
 class Source(AxiStreamSource):
-    """Sends as its base does, in the same cycles, but makes a beat at once and not byte by byte. Where nothing
-    has to be read there is noise: in bytes without `tkeep`, and everywhere in a cycle without `tvalid`."""
+    """Sends as its base does, in the same cycles, but makes a beat at once and not byte by byte. Where
+    nothing has to be read there is noise: in bytes without `tkeep`, and everywhere in a cycle without
+    `tvalid`."""
 
     async def _run(self):
         bus, lanes, edge = self.bus, self.byte_lanes, RisingEdge(self.clock)
@@ -130,7 +131,7 @@ class Bench:
     async def start(self, enable=3, key=KEY, **settings):
         """Power-on, settings, key; returns when tokens are ready."""
         dut = self.dut
-        # Driven by the simulator interface itself, and not from Python twice a cycle; the resets are there first.
+        # Not driven from Python, twice a cycle; the resets are there before its first edge.
         Clock(dut.clk, PERIOD, "ps", impl="gpi").start(start_high=False)
         if functional.asked_for():
             cocotb.start_soon(functional.note(dut))

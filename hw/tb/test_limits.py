@@ -33,8 +33,8 @@ async def payloads_as_long_as_an_entry_holds(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def longest_payloads_back_to_back(dut):
-    """As many as there are entries, each back as soon as its headers have left: by default it waits as long as
-    the rest of it takes."""
+    """As many as there are entries, each back as soon as its headers have left: by default it waits as long
+    as the rest of it takes."""
     bench = Bench(dut)
     await bench.start(threshold=0, mtu=65535)
     frames = [frame(payload=int(dut.MAX_PAYLOAD.value), tcp=True, seed=n) for n in range(int(dut.ENTRIES.value))]
