@@ -17,8 +17,8 @@ wires=${WIRES:-}
 # it becomes block memory.
 sources=$(echo rtl/*.sv | sed 's|rtl/payload_ram.sv||')
 size="chparam -set ENTRIES $entries -set DATA_W $width slice_splice; hierarchy -check -top slice_splice"
-outside="read_verilog -sv -lib rtl/payload_ram.sv; read_verilog -defer -sv $sources; $size"
-inside="read_verilog -defer -sv rtl/payload_ram.sv $sources; $size"
+outside="read_verilog -sv -lib rtl/payload_ram.sv; read_verilog -sv $sources; $size"
+inside="read_verilog -sv rtl/payload_ram.sv $sources; $size"
 
 run() { # name, script
     local since=$SECONDS
