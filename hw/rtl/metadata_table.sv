@@ -196,6 +196,7 @@ module metadata_table #(
 
     // Without any of these every entry stays as it is, which is proved here. Icarus, for which the walk over
     // the entries is most of the work of a cycle, leaves it out then; the circuit has no such condition.
+`ifndef SYNTHESIS
     logic moves;
     assign moves = expired || stored || arrives || departs || leave || put_first || put_tag || clear || rst || cold_rst;
 `ifdef FORMAL
@@ -207,6 +208,7 @@ module metadata_table #(
     // For lint alone: the condition is for Icarus and for the proof.
     logic unused;
     assign unused = &{1'b0, moves};
+`endif
 `endif
 
     always_ff @(posedge clk) begin
