@@ -296,6 +296,9 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
                 admit,
                 budget,
                 bypass: if bypass { Rule::parse("tcp syn").unwrap() } else { Rule::never() },
+                // The packets are of 32 flows. A table for a million, the default, is cleared anew for every run
+                // and every worker, which takes longer than the run.
+                flows: 1 << 16,
                 ..ReframeConfig::default()
             }
         },
