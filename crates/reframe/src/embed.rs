@@ -11,7 +11,8 @@ use slipstream_core::prefetch::prefetch_address;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{
-    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify_with, protocol,
+    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify_usual, classify_with,
+    protocol,
 };
 
 use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
@@ -172,17 +173,31 @@ impl<'a> Packet<'a> {
         self
     }
 
-    /// Its key, and what the frame says of its headers.
+    /// Its headers, where they are known, or where it is the usual frame of Ethernet, if it is `outer` headers
+    /// that are asked for.
     #[inline(always)]
-    fn classified(&self, link: LinkType, encapsulation: Encapsulation) -> (FlowKey, Info) {
+    fn usual(&self, outer: bool) -> Option<Headers> {
+        match self.what {
+            What::Bytes(bytes) if outer => bytes.first_chunk().and_then(classify_usual),
+            What::Headers(headers) => Some(headers),
+            _ => None,
+        }
+    }
+
+    /// Its key. What a frame says of its headers goes to `info`.
+    #[inline(never)]
+    fn classified(&self, link: LinkType, encapsulation: Encapsulation, info: &mut Info) -> FlowKey {
         let headers = match self.what {
             What::Bytes(bytes) => classify_with(link, bytes, encapsulation),
             What::Headers(headers) => Ok(headers),
             What::Nothing => Err(Skip::NonIp),
         };
         match headers {
-            Ok(headers) if self.len <= MAX_FRAME_LEN => (headers.key, Info::new(&headers)),
-            _ => (FlowKey::Narrow(NarrowKey([0, 0])), Info::default()),
+            Ok(headers) if self.len <= MAX_FRAME_LEN => {
+                *info = Info::new(&headers);
+                headers.key
+            }
+            _ => FlowKey::Narrow(NarrowKey([0, 0])),
         }
     }
 }
@@ -402,14 +417,22 @@ impl Reframer {
         self.arrivals.clear();
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;
+        let outer = self.link == LinkType::Ethernet && self.encapsulation == Encapsulation::Outer;
         // An iterator that is longer than it said is no reason to take more.
         for packet in packets.take(n) {
             if let Some(address) = ahead.next() {
                 prefetch_address(address);
             }
-            let (key, info) = packet.classified(self.link, self.encapsulation);
-            frames.push(Frame { info, ..Frame::unclassified(arrival, BufId(packet.handle), packet.len) });
-            keys.push(key);
+            let mut frame = Frame::unclassified(arrival, BufId(packet.handle), packet.len);
+            if packet.len <= MAX_FRAME_LEN
+                && let Some(headers) = packet.usual(outer)
+            {
+                frame.info = Info::new(&headers);
+                keys.push(headers.key);
+            } else {
+                keys.push(packet.classified(self.link, self.encapsulation, &mut frame.info));
+            }
+            frames.push(frame);
         }
         if !fits() {
             self.arrivals.clear();

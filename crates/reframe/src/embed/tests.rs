@@ -406,6 +406,49 @@ fn other_link_layers_and_tunnels_have_flows_too() {
     assert_eq!(reframer.poll(Nanos::MAX).unwrap().handles, [1, 3]);
 }
 
+/// Frames that are read fast where the outer headers are asked for: the inner ones say which flow it is.
+#[test]
+fn the_flow_of_a_usual_frame_is_in_the_tunnel_where_that_is_asked_for() {
+    let encapsulated = |flow: u8| {
+        let mut bytes = packet(9);
+        bytes[34..38].copy_from_slice(&[200, 0, 0x12, 0xb5]); // to the port of VXLAN
+        bytes.resize(42, 0);
+        bytes.extend_from_slice(&[8, 0, 0, 0, 0, 0, 7, 0]);
+        bytes.extend_from_slice(&packet(flow));
+        let len = (bytes.len() - 14) as u16;
+        bytes[16..18].copy_from_slice(&len.to_be_bytes());
+        bytes
+    };
+    assert!(slipstream_wire::classify_usual(encapsulated(1).first_chunk().unwrap()).is_some());
+    let orders = [
+        (Encapsulation::Outer, vec![vec![0, 1, 2, 3]]),
+        (Encapsulation::Inner, vec![vec![0, 2], vec![1, 3]]),
+    ];
+    for (encapsulation, expected) in orders {
+        let config = ReframeConfig { encapsulation, ..ReframeConfig::default() };
+        let mut reframer = Reframer::new(&config).unwrap();
+        for (n, flow) in [1, 2, 1, 2].into_iter().enumerate() {
+            reframer.push(Nanos(n as u64), n as u32, &encapsulated(flow)).unwrap();
+        }
+        let mut out = Trains::new();
+        poll(&mut reframer, 1_000_000, false, &mut out);
+        let handles: Vec<_> = out.into_iter().map(|(_, handles)| handles).collect();
+        assert_eq!(handles, expected, "{encapsulation:?}");
+    }
+}
+
+/// Whatever its bytes or its key say, a packet that is longer than frames can be belongs to no flow.
+#[test]
+fn a_packet_too_long_to_be_classified_passes() {
+    let (bytes, key) = (packet(1), FlowKey::new(&[], [1; 4].into(), [2; 4].into(), 17, 1, 2).unwrap());
+    for (len, held) in [(MAX_FRAME_LEN, 2), (MAX_FRAME_LEN + 1, 0)] {
+        let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
+        let packets = [Packet::new(0, &bytes).wire_len(len), Packet::with_key(1, len, key)];
+        reframer.push_burst(Nanos(0), packets.iter().copied()).unwrap();
+        assert_eq!(reframer.packets() - reframer.unpolled(), held, "{len}");
+    }
+}
+
 /// Trains of a flow that leave at one time may be of several classes: the one that weighs more comes behind
 /// the one before it all the same.
 #[test]
