@@ -10,6 +10,10 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 BINARY := $(or $(CARGO_TARGET_DIR),target)/release/slipstream
 GATE := $(if $(wildcard bench/gate.py),gate)
 
+# Packages are installed without byte code: where none may be kept, each of many short programs compiles them
+# again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests that read captures fail without them, unless they are told that there are none.
 ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
