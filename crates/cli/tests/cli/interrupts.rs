@@ -284,6 +284,8 @@ fn a_check_that_takes_long_can_be_interrupted() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    // The first list has been read by then.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     interrupt(&child, "-TERM");
     let mut status = None;
     for _ in 0..300 {

@@ -157,7 +157,17 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Sends a signal to a run in the middle of its work: half a second after it began to listen for signals.
+/// Time on processors that a process has taken, with that of its threads.
+fn taken(pid: &str) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its name, in brackets, may have spaces.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// Sends a signal to a run in the middle of its work: once it has computed for a fifth of a second since it
+/// began to listen for signals, or half a second after that where it waits.
 #[track_caller]
 pub(crate) fn interrupt(child: &Child, signal: &str) {
     let (pid, since) = (child.id().to_string(), slipstream::clock::now());
@@ -172,6 +182,10 @@ pub(crate) fn interrupt(child: &Child, signal: &str) {
         assert!(since.elapsed() < Duration::from_secs(30), "it doesn't listen for signals");
         sleep(Duration::from_millis(10));
     }
-    sleep(Duration::from_millis(500));
+    let (before, listening) = (taken(&pid), slipstream::clock::now());
+    let computed = || taken(&pid).saturating_sub(before) >= Duration::from_millis(200);
+    while listening.elapsed() < Duration::from_millis(500) && !computed() {
+        sleep(Duration::from_millis(20));
+    }
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
