@@ -619,8 +619,8 @@ fn the_journal_gets_priorities() {
         fs::read_to_string(path).unwrap()
     };
     // Packets that find no session are lost; what is discarded was to be.
-    let graph =
-        "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> nat(pool=[192.0.2.1], sessions=1) -> discard";
+    let graph = "paced(rate=200pps, traffic=\"flows=5,packets=5000\") \
+                 -> nat(pool=[192.0.2.1], sessions=1) -> discard";
     let run = ["run", "--metrics", "127.0.0.1:0", "--duration", "2500ms", "-e", graph];
     let ours = |device: u64, inode: u64| format!("{device}:{inode}");
     for (words, error) in [(&run[..], false), (&["run", "-e", "nonsense("], true)] {
