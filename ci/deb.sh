@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual pages and
-# completions, the unit for systemd, the board for Grafana, the alert rules for Prometheus and the configurations
-# of the book as examples. Prints the package's path.
+# completions, the unit for systemd, the board for Grafana, the alert rules for Prometheus and the
+# configurations of the book as examples. Prints the package's path.
 set -euo pipefail
 # Everybody may read what is installed, whatever the builder's own files are like.
 umask 022

@@ -106,8 +106,8 @@ def judged(files):
             if data[:24] != head:
                 raise AssertionError(f"{path.name} begins otherwise than {files[0][0].name}: {data[:24].hex()}, {head.hex()}")
             file.write(data[24:] + mark * (size - packets))
-    # The numbers come as a column: with fields (-T fields) tshark puts every field of every packet into words,
-    # which takes as long as all else.
+    # The numbers come as a column: with fields (-T fields) tshark puts every field of every packet into
+    # words, which takes as long as all else.
     shown = f"frame.number == {size} && eth.type == 0x88b5 || frame.number != {size} && ({WRONG})"
     words = ["tshark", "-n", "-M", size, "-r", joined, *CHECK, "-o", 'gui.column.format:"Number","%m"', "-Y", shown]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = 2
-# Whatever the caller has Python do: packages are installed without byte code, and where none may be kept, each
-# of many short programs compiles pandas or PySpark again, which takes longer than all that it is for.
+# Whatever the caller has Python do: packages are installed without byte code, and where none may be kept,
+# each of many short programs compiles pandas or PySpark again, which takes longer than all that it is for.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 

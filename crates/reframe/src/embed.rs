@@ -173,8 +173,8 @@ impl<'a> Packet<'a> {
         self
     }
 
-    /// Its headers, where they are known, or where it is the usual frame of Ethernet, if it is `outer` headers
-    /// that are asked for.
+    /// Its headers, where they are known, or where the `outer` ones are asked for and it is the usual frame
+    /// of Ethernet.
     #[inline(always)]
     fn usual(&self, outer: bool) -> Option<Headers> {
         match self.what {

@@ -188,9 +188,11 @@ impl Twin {
             self.out.push((now, i));
             return;
         }
-        // A train that weighs more doesn't overtake one of its flow that leaves at the same time.
+        // A train that weighs more doesn't overtake one of its flow that leaves at the same time. Behind a
+        // train that is open, and of another class, there is no need for that: it leaves, all others with it.
         if config.classes.iter().map(|c| &c.settings).chain([&config.default]).any(|t| t.weight != 1)
             && self.leaving.iter().any(|t| t.flow == flow && t.class != class)
+            && mine(self).is_none()
         {
             self.emit();
         }
@@ -296,8 +298,8 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
                 admit,
                 budget,
                 bypass: if bypass { Rule::parse("tcp syn").unwrap() } else { Rule::never() },
-                // The packets are of 32 flows. A table for a million, the default, is cleared anew for every run
-                // and every worker, which takes longer than the run.
+                // The packets are of 32 flows. A table for a million, the default, is cleared anew for every
+                // run and every worker, which takes longer than the run.
                 flows: 1 << 16,
                 ..ReframeConfig::default()
             }
