@@ -184,20 +184,17 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Its key. What a frame says of its headers goes to `info`.
+    /// Its key, and what the frame says of its headers.
     #[inline(never)]
-    fn classified(&self, link: LinkType, encapsulation: Encapsulation, info: &mut Info) -> FlowKey {
+    fn classified(&self, link: LinkType, encapsulation: Encapsulation) -> (FlowKey, Info) {
         let headers = match self.what {
             What::Bytes(bytes) => classify_with(link, bytes, encapsulation),
             What::Headers(headers) => Ok(headers),
             What::Nothing => Err(Skip::NonIp),
         };
         match headers {
-            Ok(headers) if self.len <= MAX_FRAME_LEN => {
-                *info = Info::new(&headers);
-                headers.key
-            }
-            _ => FlowKey::Narrow(NarrowKey([0, 0])),
+            Ok(headers) if self.len <= MAX_FRAME_LEN => (headers.key, Info::new(&headers)),
+            _ => (FlowKey::Narrow(NarrowKey([0, 0])), Info::default()),
         }
     }
 }
@@ -423,16 +420,17 @@ impl Reframer {
             if let Some(address) = ahead.next() {
                 prefetch_address(address);
             }
-            let mut frame = Frame::unclassified(arrival, BufId(packet.handle), packet.len);
+            let frame = Frame::unclassified(arrival, BufId(packet.handle), packet.len);
             if packet.len <= MAX_FRAME_LEN
                 && let Some(headers) = packet.usual(outer)
             {
-                frame.info = Info::new(&headers);
+                frames.push(Frame { info: Info::new(&headers), ..frame });
                 keys.push(headers.key);
             } else {
-                keys.push(packet.classified(self.link, self.encapsulation, &mut frame.info));
+                let (key, info) = packet.classified(self.link, self.encapsulation);
+                frames.push(Frame { info, ..frame });
+                keys.push(key);
             }
-            frames.push(frame);
         }
         if !fits() {
             self.arrivals.clear();
