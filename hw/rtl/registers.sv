@@ -20,7 +20,7 @@
 
 module registers #(
     parameter int EVENTS   = 22,
-    // What a packet waits for after power-on, in cycles.
+    // After power-on a packet waits for so many cycles.
     parameter int PATIENCE = 256
 ) (
     input  wire logic              clk,
