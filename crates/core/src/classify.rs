@@ -119,9 +119,10 @@ fn classify_all(
     }
 }
 
-/// Notes what classification said of a frame; returns its key.
+/// Notes what classification said of a frame; returns its key. A frame without headers, or one that is longer
+/// than [`MAX_FRAME_LEN`], stays unclassified, and its key is all zero.
 #[inline(never)]
-fn unusual(frame: &mut Frame, headers: Result<Headers, Skip>) -> FlowKey {
+pub fn unusual(frame: &mut Frame, headers: Result<Headers, Skip>) -> FlowKey {
     match headers {
         Ok(headers) if frame.len <= MAX_FRAME_LEN => {
             frame.info = Info::new(&headers);

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use slipstream_core::batch::{Arrivals, BATCH, Batch};
+use slipstream_core::classify::unusual;
 use slipstream_core::frame::{Frame, Info, MAX_FRAME_LEN};
 use slipstream_core::memory::can_be_had;
 use slipstream_core::pool::{BufId, Pool};
@@ -11,8 +12,7 @@ use slipstream_core::prefetch::prefetch_address;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{
-    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify_usual, classify_with,
-    protocol,
+    Encapsulation, Flags, FlowKey, Headers, LinkType, Skip, classify_usual, classify_with, protocol,
 };
 
 use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
@@ -184,17 +184,13 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Its key, and what the frame says of its headers.
+    /// Its headers.
     #[inline(never)]
-    fn classified(&self, link: LinkType, encapsulation: Encapsulation) -> (FlowKey, Info) {
-        let headers = match self.what {
+    fn headers(&self, link: LinkType, encapsulation: Encapsulation) -> Result<Headers, Skip> {
+        match self.what {
             What::Bytes(bytes) => classify_with(link, bytes, encapsulation),
             What::Headers(headers) => Ok(headers),
             What::Nothing => Err(Skip::NonIp),
-        };
-        match headers {
-            Ok(headers) if self.len <= MAX_FRAME_LEN => (headers.key, Info::new(&headers)),
-            _ => (FlowKey::Narrow(NarrowKey([0, 0])), Info::default()),
         }
     }
 }
@@ -420,16 +416,15 @@ impl Reframer {
             if let Some(address) = ahead.next() {
                 prefetch_address(address);
             }
-            let frame = Frame::unclassified(arrival, BufId(packet.handle), packet.len);
+            let mut frame = Frame::unclassified(arrival, BufId(packet.handle), packet.len);
             if packet.len <= MAX_FRAME_LEN
                 && let Some(headers) = packet.usual(outer)
             {
                 frames.push(Frame { info: Info::new(&headers), ..frame });
                 keys.push(headers.key);
             } else {
-                let (key, info) = packet.classified(self.link, self.encapsulation);
-                frames.push(Frame { info, ..frame });
-                keys.push(key);
+                keys.push(unusual(&mut frame, packet.headers(self.link, self.encapsulation)));
+                frames.push(frame);
             }
         }
         if !fits() {
