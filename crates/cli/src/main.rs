@@ -33,6 +33,7 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 fn main() -> ExitCode {
+    ui::outlive_file_limit();
     let cli = match parse() {
         Ok(Ok(cli)) => cli,
         Ok(Err(asked)) => return tell(&asked),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use ratatui::crossterm::terminal;
@@ -237,6 +237,14 @@ pub(crate) fn reading<T, E: Into<anyhow::Error>>(read: impl FnOnce() -> Result<T
         Ok(()) => read.map_err(Into::into),
         Err(_) => Err(Interrupted.into()),
     }
+}
+
+/// Has writing beyond the limit of files' lengths (`ulimit -f`, `LimitFSIZE=` of a service) fail as on a full
+/// disk, where the system would kill the program without a word.
+pub(crate) fn outlive_file_limit() {
+    // That somebody hears the signal is enough: writing then gives the error. Where nobody can, the program
+    // ends as it did.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Signals that ask a program to end.

@@ -190,13 +190,20 @@ impl Write for Output {
 /// The advice about an error of writing, to be put behind its text; nothing where that says all.
 #[must_use]
 pub fn advice_on_write(error: &io::Error) -> &'static str {
-    if is_full(error) { "; free some space or write elsewhere" } else { "" }
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => "; raise the limit of files' lengths (ulimit -f) or write elsewhere",
+        _ if is_full(error) => "; free some space or write elsewhere",
+        _ => "",
+    }
 }
 
-/// Returns true if there is no room on a disk, or none for this user.
+/// Returns true if there is no room on a disk, or none for this user or in a file of this length.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Opens a device or a pipe to write to it. A pipe that has a name is waited for until somebody reads it, or

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{BINARY, Ended, scratch, text, with_mounts};
+use super::common::{BINARY, Ended, campus, names, scratch, text, with_mounts};
 
 /// Runs a pipeline in a folder of its own of 64 KiB, and `meanwhile` beside it. Its files are copied into the
 /// folder `files` afterwards. None where no file system can be mounted.
@@ -84,6 +84,44 @@ fn complete_files_stay_and_another_is_begun_when_there_is_room() {
     let (came, written, dropped) = figures(&ended.json(), "out");
     assert_eq!(written + dropped, came);
     assert!(dropped > 500 && written > 500, "{written} {dropped}");
+}
+
+/// Runs a command in `dir`, where no file may have more than 20 KiB.
+fn run_with_short_files(dir: &Path, words: &str) -> Ended {
+    let command = format!("ulimit -f 20; exec {BINARY} {words}");
+    Ended::of(Command::new("bash").args(["-c", &command]).current_dir(dir).output().unwrap())
+}
+
+/// The system kills who writes beyond a limit of files' lengths and doesn't hear of it.
+#[test]
+fn a_limit_of_files_lengths_is_an_error_of_writing() {
+    let trace = campus();
+    let trace = text(&trace);
+    for words in [
+        format!("reframe {trace} out.pcap"),
+        format!("run -i {trace} -o out.pcapng -e counter"),
+        format!("run -i {trace} -o null -e 'tap(path=out.pcap)'"),
+        format!("measure {trace} --sketch univmon --save out.state"),
+        format!("analyze {trace} --parquet-packets out.parquet"),
+        "synth out.pcap --packets 10000".into(),
+        "synth - --packets 10000 > stdout".into(),
+    ] {
+        let dir = scratch();
+        run_with_short_files(dir.path(), &words).with(2).saying(&["File too large", "ulimit -f"]);
+        assert!(names(dir.path()).iter().all(|name| name == "stdout"), "{words}: {:?}", names(dir.path()));
+    }
+}
+
+#[test]
+fn a_live_run_keeps_what_a_limit_of_files_lengths_lets_it_write() {
+    let dir = scratch();
+    let graph = "paced(rate=10kpps, packets=20k) -> t :: tee; t -> null; t[1] -> out :: pcap(path=p.pcap)";
+    let ended = run_with_short_files(dir.path(), &format!("run --format json -e '{graph}'"));
+    let result = ended.with(2).saying(&["can't write", "File too large", "ended"]).json();
+    let ((came, written, dropped), (_, passed, _)) = (figures(&result, "out"), figures(&result, "null"));
+    assert_eq!((written + dropped, passed), (came, came));
+    assert_eq!((came, records(&dir.path().join("p.pcap"))), (20_000, written));
+    assert!(written > 50, "{written}");
 }
 
 /// The log of polls lies in memory meanwhile, and an operator hears of the disk before the end.
