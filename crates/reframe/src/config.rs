@@ -241,6 +241,8 @@ pub enum ConfigError {
         /// The class.
         class: String,
     },
+    /// Memory can't be had: what is asked for, and by which setting.
+    Memory(String),
 }
 
 impl fmt::Display for ConfigError {
@@ -311,6 +313,7 @@ impl fmt::Display for ConfigError {
                 ReframeConfig::MIN_TOP_WINDOW,
                 Top::MAX_WINDOW
             ),
+            Self::Memory(fault) => write!(f, "reframe: {fault}"),
             Self::NobodyCounts { class } => write!(
                 f,
                 "class {class:?} is about heavy flows, and nothing counts them here; set `heavy_flows`, as the \

@@ -1,6 +1,7 @@
 //! The reframe stage in a pipeline.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use core::any::Any;
 
@@ -9,7 +10,7 @@ use slipstream_wire::{Encapsulation, LinkType};
 use crate::class::is_about_heavy_flows;
 use crate::regroup::Regroup;
 use crate::settings::PARTNERS;
-use crate::{AutoStats, Reframe, ReframeConfig, SETTINGS};
+use crate::{AutoStats, ConfigError, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
@@ -78,11 +79,16 @@ pub fn build_with(
     if site.dry {
         return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
-    let (flows, held) = Reframe::memory(&config);
+    room(&config)?;
+    ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
+}
+
+/// Asks whether a reframer's memory can be had before it is taken.
+fn room(config: &ReframeConfig) -> Result<(), BuildError> {
+    let (flows, held) = Reframe::memory(config);
     let of_flows = if config.flows < config.table_entries() { "capacity" } else { "flows" };
     need(of_flows, flows.map(|n| n as u64))?;
-    need("capacity", held.map(|n| n as u64))?;
-    ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
+    need("capacity", held.map(|n| n as u64))
 }
 
 /// The settings that can change while a reframer runs: all but the size of its flow table, whose numbers
@@ -174,8 +180,12 @@ impl ReframeStage {
     /// With these settings.
     ///
     /// # Errors
-    /// [`ConfigError`](crate::ConfigError) where one is out of range.
-    pub fn new(config: &ReframeConfig) -> Result<Self, crate::ConfigError> {
+    /// [`ConfigError`] where one is out of range, or asks for memory that can't be had.
+    pub fn new(config: &ReframeConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        room(config).map_err(|BuildError { message, hint, .. }| {
+            ConfigError::Memory(format!("{message}; {}", hint.unwrap_or_default()))
+        })?;
         Ok(Self {
             reframe: Reframe::new(config)?,
             classifier: Classifier::new(config.encapsulation),

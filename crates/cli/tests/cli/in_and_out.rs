@@ -518,6 +518,13 @@ fn memory_that_can_not_be_had_is_an_error() {
         let output = Command::new("bash").args(["-c", &command]).output().unwrap();
         Ended::of(output).with(2).silent().saying(&[sketch, "memory", "can't be had"]);
     }
+    for (setting, value) in [("flows", 268_435_456), ("capacity", 16_777_216)] {
+        let words = format!("reframe {} null --{setting} {value}", text(&campus()));
+        let command = format!("ulimit -v 300000; exec {BINARY} {words}");
+        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+        let hint = format!("give `{setting}` a lower value");
+        Ended::of(output).with(2).silent().saying(&["memory for tables", "can't be had", &hint]);
+    }
 }
 
 #[test]
