@@ -455,6 +455,8 @@ pub struct Properties {
     pub changes_frames: fn(&Settings) -> bool,
     /// Packets get other addresses or ports.
     pub rewrites_flows: fn(&Settings) -> bool,
+    /// Packets get another code point (DSCP).
+    pub rewrites_dscp: fn(&Settings) -> bool,
     /// Addresses that packets are given on their way out, which somebody has to answer for.
     pub external: fn(&Settings) -> Vec<IpNet>,
     /// Interfaces to links, by the numbers of its ports; none where they can't be read, or there are none.
@@ -512,6 +514,7 @@ impl Properties {
             needs_payload: |_| None,
             changes_frames: |_| false,
             rewrites_flows: |_| false,
+            rewrites_dscp: |_| false,
             external: |_| Vec::new(),
             attachments: |_| None,
             meets,

@@ -59,6 +59,7 @@ pub use render::Drawing;
 pub use schema::json_schema;
 pub(crate) use shape::port_number;
 pub use shards::ShardPlan;
+pub(crate) use slicing::lost_payload_notes;
 pub use slipstream_core::registry::{
     Attachment, BuildError, Common, EventKind, Group, Made, Meets, OneThread, Payload, PortType, Ports,
     Properties, Receives, RegisterError, Registry, Role, Site, StageType,

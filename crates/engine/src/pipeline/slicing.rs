@@ -49,8 +49,33 @@ pub(super) fn owner(stages: &[PlannedStage], splice: &PlannedStage) -> Option<us
     slices.next().map(|(id, _)| id).filter(|_| slices.next().is_none())
 }
 
-/// Checks the stages that a slice stage's packets meet before a splice stage of its own.
-fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Finding>) {
+/// Remarks about functions that take the mark off sliced packets where nothing but the mark tells them from
+/// others: each one's name, and the advice. To see what is lost so may be what somebody wants, so that this is
+/// no error.
+pub(crate) fn lost_payload_notes(plan: &Plan) -> Vec<(String, String)> {
+    let by_mark = |(_, s): &(usize, &PlannedStage)| {
+        s.kind.properties.payload == Payload::Parks && s.settings.text("mode") == "paper"
+    };
+    let mut notes = Vec::new();
+    for (id, slice) in plan.stages.iter().enumerate().filter(by_mark) {
+        let met = before_splice(plan, id).0;
+        for stage in met.into_iter().skip(1).filter_map(|id| plan.stages.get(id)) {
+            if (stage.kind.properties.rewrites_dscp)(&stage.settings) {
+                let text = format!(
+                    "packets that `{}` sliced lose their payloads here: with mode=paper nothing but the DSCP tells \
+                     them from others, and it is changed; leave out mode=paper, or put this elsewhere",
+                    slice.name
+                );
+                notes.push((stage.name.clone(), text));
+            }
+        }
+    }
+    notes
+}
+
+/// The stages that a slice stage's packets meet before a splice stage of its own, itself first, and true if
+/// they come to such a one.
+fn before_splice(plan: &Plan, slice: usize) -> (Vec<usize>, bool) {
     let splices = |id: usize| {
         let stage = plan.stages.get(id).filter(|s| s.kind.properties.payload == Payload::Returns);
         stage.is_some_and(|s| owner(&plan.stages, s) == Some(slice))
@@ -65,6 +90,12 @@ fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Fi
             }
         }
     });
+    (met, spliced)
+}
+
+/// Checks the stages that a slice stage's packets meet before a splice stage of its own.
+fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Finding>) {
+    let (met, spliced) = before_splice(plan, slice);
     for id in met.into_iter().skip(1) {
         let Some(stage) = plan.stages.get(id) else { continue };
         let say = |message: String, hint: &str| Finding::new(&stage.span, message).hint(hint);

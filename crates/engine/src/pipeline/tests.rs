@@ -356,6 +356,27 @@ fn what_is_in_configs_is_right() {
 }
 
 /// The conditions on a graph with slice and splice: errors name the stage and suggest a change.
+/// A function that takes the mark off is warned of where nothing else tells sliced packets from others.
+#[test]
+fn payloads_that_a_changed_mark_loses_are_told() {
+    let said = |graph: &str| {
+        let graph = format!("in :: null -> {graph} -> out :: null");
+        Plan::from_graph(&graph, None, None, Path::new("")).unwrap().notes().unwrap()
+    };
+    let marking = "m :: meter(cir=1mbps, mark=af1)";
+    let lost = said(&format!("s :: slice(mode=paper) -> counter -> {marking} -> splice"));
+    let [(stage, note)] = lost.as_slice() else { panic!("{lost:?}") };
+    assert!(stage == "m" && note.contains("`s` sliced lose their payloads") && note.contains("mode=paper"));
+    for harmless in [
+        format!("slice -> {marking} -> splice"),
+        format!("{marking} -> slice(mode=paper) -> splice"),
+        format!("slice(mode=paper) -> splice -> {marking}"),
+        "slice(mode=paper) -> meter(cir=1mbps) -> splice".into(),
+    ] {
+        assert_eq!(said(&harmless), [], "{harmless}");
+    }
+}
+
 #[test]
 fn payloads_come_back_before_anything_leaves() {
     let errors = |graph: &str| {

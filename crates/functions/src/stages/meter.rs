@@ -110,6 +110,7 @@ pub const METER: StageType = StageType {
     ],
     properties: Properties {
         changes_frames: |settings| settings.text("mark") != "none",
+        rewrites_dscp: |settings| settings.text("mark") != "none",
         partners: &[
             Partner { of: &["pbs"], need: Need::Given(&["pir"]) },
             Partner { of: &["ebs"], need: Need::Without("pir") },

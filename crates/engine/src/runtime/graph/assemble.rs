@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{Diagnostics, Finding, Plan, PlannedStage, Wire, order, proxied};
-use crate::pipeline::{port_number, received_twice_notes, unanswered_notes};
+use crate::pipeline::{lost_payload_notes, port_number, received_twice_notes, unanswered_notes};
 use crate::runtime::live::Excess;
 use slipstream_core::flow_context::Place;
 use slipstream_core::registry::{Common, Group, Made, PortType, Ports, Role, Shard, Site};
@@ -33,6 +33,7 @@ impl Plan {
         let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
         notes.extend(unanswered_notes(self));
         notes.extend(received_twice_notes(self));
+        notes.extend(lost_payload_notes(self));
         Ok(notes)
     }
 
