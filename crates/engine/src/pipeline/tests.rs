@@ -355,7 +355,6 @@ fn what_is_in_configs_is_right() {
     assert!(found >= 2);
 }
 
-/// The conditions on a graph with slice and splice: errors name the stage and suggest a change.
 /// A function that takes the mark off is warned of where nothing else tells sliced packets from others.
 #[test]
 fn payloads_that_a_changed_mark_loses_are_told() {
@@ -377,6 +376,7 @@ fn payloads_that_a_changed_mark_loses_are_told() {
     }
 }
 
+/// The conditions on a graph with slice and splice: errors name the stage and suggest a change.
 #[test]
 fn payloads_come_back_before_anything_leaves() {
     let errors = |graph: &str| {

@@ -87,6 +87,45 @@ fn ipv4_fields() {
     assert_eq!(packet[..20], [0x47, 41, 0, 30, 5, 6, 0x60, 3, 63, 17, 0xab, 0xcd, 1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
+/// Each flag is the bit that the specification gives it: set alone, and missing alone.
+#[test]
+fn flags_are_single_bits() {
+    for word in (0..16).map(|bit| 1_u16 << bit).flat_map(|bit| [bit, !bit]) {
+        let bytes = word.to_be_bytes();
+        let view = Ipv4::new_unchecked(ipv4_with(17, word, &[], &[]));
+        let flags = (view.dont_fragment(), view.more_fragments(), view.is_fragment());
+        let offset = word & 0x1fff;
+        assert_eq!(flags, (word & 0x4000 != 0, word & 0x2000 != 0, word & 0x2000 != 0 || offset != 0));
+        assert_eq!(view.fragment_offset(), offset.wrapping_mul(8), "{word:#06x}");
+        let tag = Vlan::new_unchecked(bytes);
+        assert_eq!(tag.drop_eligible(), word & 0x1000 != 0, "{word:#06x}");
+        let geneve = Geneve::new_unchecked([0, bytes[0], 0, 0, 0, 0, 0, 0]);
+        let flags = (geneve.is_control(), geneve.has_critical_options());
+        assert_eq!(flags, (word & 0x8000 != 0, word & 0x4000 != 0), "{word:#06x}");
+        let vxlan = Vxlan::new_unchecked([bytes[0], 0, 0, 0, 0, 0, 7, 0]);
+        assert_eq!(vxlan.vni(), (word & 0x0800 != 0).then_some(7), "{word:#06x}");
+        let gre = Gre::new_unchecked([&bytes[..], &[8, 0], &[1; 12]].concat());
+        let there = [0x8000, 0x2000, 0x1000].map(|bit| word & bit != 0);
+        let fields = [gre.checksum().is_some(), gre.key().is_some(), gre.sequence().is_some()];
+        assert_eq!(fields, there, "{word:#06x}");
+        assert_eq!(gre.header_len(), 4 + 4 * there.iter().filter(|f| **f).count(), "{word:#06x}");
+        let packet = ipv6(44, &extension(6, 0, word, &[]));
+        let view = Ipv6::new_unchecked(&packet[..]);
+        let is_fragment = view.extensions().next().unwrap().is_fragment();
+        assert_eq!(is_fragment, word & !6 != 0, "{word:#06x}");
+    }
+}
+
+/// An extension header that is captured to its last byte is read, though nothing of it follows.
+#[test]
+fn the_last_extension_header_may_end_the_packet() {
+    let whole = ipv6(0, &extension(60, 0, 0, &extension(6, 0, 0, &[])));
+    for (captured, headers) in [(whole.len(), 2), (whole.len() - 1, 1), (whole.len() - 8, 1), (47, 0)] {
+        let view = Ipv6::new_unchecked(&whole[..captured]);
+        assert_eq!(view.extensions().count(), headers, "{captured} bytes");
+    }
+}
+
 #[test]
 fn ipv4_declined() {
     let whole = ipv4_with(6, 0, &[1; 4], &[]);
