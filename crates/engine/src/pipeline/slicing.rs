@@ -49,9 +49,8 @@ pub(super) fn owner(stages: &[PlannedStage], splice: &PlannedStage) -> Option<us
     slices.next().map(|(id, _)| id).filter(|_| slices.next().is_none())
 }
 
-/// Remarks about functions that take the mark off sliced packets where nothing but the mark tells them from
-/// others: each one's name, and the advice. To see what is lost so may be what somebody wants, so that this is
-/// no error.
+/// Remarks about functions that change the DSCP of sliced packets where nothing else tells these from others:
+/// each one's name, and the advice. Somebody may want to see what is lost so, which is why this is no error.
 pub(crate) fn lost_payload_notes(plan: &Plan) -> Vec<(String, String)> {
     let by_mark = |(_, s): &(usize, &PlannedStage)| {
         s.kind.properties.payload == Payload::Parks && s.settings.text("mode") == "paper"
@@ -62,8 +61,8 @@ pub(crate) fn lost_payload_notes(plan: &Plan) -> Vec<(String, String)> {
         for stage in met.into_iter().skip(1).filter_map(|id| plan.stages.get(id)) {
             if (stage.kind.properties.rewrites_dscp)(&stage.settings) {
                 let text = format!(
-                    "packets that `{}` sliced lose their payloads here: with mode=paper nothing but the DSCP tells \
-                     them from others, and it is changed; leave out mode=paper, or put this elsewhere",
+                    "packets that `{}` sliced lose their payloads here: with mode=paper nothing but the DSCP \
+                     tells them from others, and it is changed; leave out mode=paper, or put this elsewhere",
                     slice.name
                 );
                 notes.push((stage.name.clone(), text));
