@@ -2,20 +2,22 @@
 
 use alloc::vec::Vec;
 
+/// Bytes that are taken without asking. What the allocator of glibc gives back below this size it keeps for
+/// later, and clears it by hand for whoever wants zeros: all memory of tables would be touched that were asked
+/// for before. Larger pieces come from the system each time, and are clear until somebody writes to them.
+const LITTLE: usize = 32 << 20;
+
 /// Finds out whether memory in pieces of so many bytes can be had all at once, before those take it that
 /// can't do without: what is taken in vain ends the process. That is still so if another thread takes it in
-/// between, or the system promises more than it has.
+/// between, or the system promises more than it has. Less than 32 MiB in all is not asked for.
 #[must_use]
 pub fn can_be_had(pieces: impl IntoIterator<Item = usize>) -> bool {
-    let mut taken: Vec<Vec<u8>> = Vec::new();
-    let had = pieces.into_iter().all(|bytes| {
-        let mut piece = Vec::new();
-        let had = piece.try_reserve_exact(bytes).is_ok() && taken.try_reserve(1).is_ok();
-        if had {
-            taken.push(piece);
-        }
-        had
-    });
+    let bytes = pieces.into_iter().fold(0, |sum: usize, bytes| sum.saturating_add(bytes));
+    if bytes < LITTLE {
+        return true;
+    }
+    let mut taken: Vec<u8> = Vec::new();
+    let had = taken.try_reserve_exact(bytes).is_ok();
     // Memory that nobody looks at need not be asked for, to a compiler.
     core::hint::black_box(&mut taken);
     had

@@ -45,6 +45,14 @@ impl Reframe {
         }
     }
 
+    /// Returns false of a packet that the fast path never holds. Such packets come one after the other, too,
+    /// where much of the traffic is to pass.
+    #[inline(always)]
+    pub(super) fn may_go_fast(&self, block: &Block<'_>, at: usize) -> bool {
+        let frame_and_rule = block.frames.get(at).zip(self.bypass_info);
+        frame_and_rule.is_some_and(|(frame, bypass)| frame.info.classified() && !frame.info.is(bypass))
+    }
+
     /// Finds the packets of a block, from number `from` on, that the fast path holds; returns the number of
     /// the first that it doesn't. Those before it are counted as arrived, and must be given to
     /// [`Reframe::hold_fast`]. With `JOINING` their trains are prefetched: most packets join one.

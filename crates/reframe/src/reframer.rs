@@ -386,7 +386,7 @@ impl Reframe {
     fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
         let mut at = 0;
         while at < block.frames.len() {
-            if self.plain {
+            if self.plain && self.may_go_fast(block, at) {
                 let whole = block;
                 let block = &self.before_tuning(block, at);
                 // While trains are long, a packet most likely joins one; while they are short, it opens one.

@@ -19,7 +19,7 @@ impl Reframe {
     pub(super) fn block_of_adaptive(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
         let mut at = 0;
         while at < block.frames.len() {
-            if self.plain_adaptive {
+            if self.plain_adaptive && self.may_go_fast(block, at) {
                 // The packet after which the price is set anew is left to the long way.
                 let most = self.adaptive.as_ref().map_or(0, |a| a.until_steered(0));
                 let frames = block.frames.get(..at + most).unwrap_or(block.frames);
