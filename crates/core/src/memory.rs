@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-/// Bytes that are taken without asking. What the allocator of glibc gives back below this size it keeps for
-/// later, and clears it by hand for whoever wants zeros: all memory of tables would be touched that were asked
-/// for before. Larger pieces come from the system each time, and are clear until somebody writes to them.
+/// Bytes that are taken without asking. What glibc's allocator gets back below this size it keeps for later,
+/// and clears it by hand for whoever wants zeros: of tables that were asked for before, all memory would be
+/// touched. Larger pieces come from the system each time, and are clear until somebody writes to them.
 const LITTLE: usize = 32 << 20;
 
 /// Finds out whether memory in pieces of so many bytes can be had all at once, before those take it that
