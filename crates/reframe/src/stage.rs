@@ -80,7 +80,8 @@ pub fn build_with(
         return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
     room(&config)?;
-    ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
+    let stage = ReframeStage::in_its_room(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    Ok(Made::Stage(Box::new(stage)))
 }
 
 /// Asks whether a reframer's memory can be had before it is taken.
@@ -186,6 +187,11 @@ impl ReframeStage {
         room(config).map_err(|BuildError { message, hint, .. }| {
             ConfigError::Memory(format!("{message}; {}", hint.unwrap_or_default()))
         })?;
+        Self::in_its_room(config)
+    }
+
+    /// The same, where memory was asked for already.
+    fn in_its_room(config: &ReframeConfig) -> Result<Self, ConfigError> {
         Ok(Self {
             reframe: Reframe::new(config)?,
             classifier: Classifier::new(config.encapsulation),
