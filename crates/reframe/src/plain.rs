@@ -19,7 +19,7 @@ use super::reframer::{AHEAD, Reframe};
 use super::slot::TrainSlot;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Batch, Train};
-use slipstream_core::frame::Frame;
+use slipstream_core::frame::{Frame, Info};
 use slipstream_core::keys::{KeySlice, is_short};
 use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
@@ -50,7 +50,7 @@ impl Reframe {
     #[inline(always)]
     pub(super) fn may_go_fast(&self, block: &Block<'_>, at: usize) -> bool {
         let frame_and_rule = block.frames.get(at).zip(self.bypass_info);
-        frame_and_rule.is_some_and(|(frame, bypass)| frame.info.classified() && !frame.info.is(bypass))
+        frame_and_rule.is_some_and(|(frame, bypass)| has_to_wait(frame.info, bypass))
     }
 
     /// Finds the packets of a block, from number `from` on, that the fast path holds; returns the number of
@@ -69,7 +69,7 @@ impl Reframe {
             let candidates = block.candidates.get(at..).unwrap_or_default();
             for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
                 let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
-                if !frame.info.classified() || frame.info.is(bypass) || !is_short(*key) {
+                if !has_to_wait(frame.info, bypass) || !is_short(*key) {
                     break;
                 }
                 let key = FlowKey::Narrow(*key);
@@ -112,7 +112,7 @@ impl Reframe {
             self.hold.prefetch(train);
             for frame in block.frames.get(run.clone()).unwrap_or_default() {
                 let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
-                if !frame.info.classified() || frame.info.is(bypass) {
+                if !has_to_wait(frame.info, bypass) {
                     break;
                 }
                 room_bytes = rest;
@@ -157,8 +157,7 @@ impl Reframe {
     fn fast_with_long_key(&self, block: &Block<'_>, at: usize, room_bytes: u64) -> Option<u64> {
         let (frame, kept) = (block.frames.get(at)?, *block.keys.kept().get(at)?);
         let rest = room_bytes.checked_sub(u64::from(frame.len))?;
-        let passes = self.bypass_info.is_none_or(|bypass| frame.info.is(bypass));
-        if is_short(kept) || !frame.info.classified() || passes {
+        if is_short(kept) || !has_to_wait(frame.info, self.bypass_info?) {
             return None;
         }
         let (hash, candidate) = (*block.hashes.get(at)?, *block.candidates.get(at)?);
@@ -350,6 +349,13 @@ impl Reframe {
         self.instant = release;
         Some(later)
     }
+}
+
+/// True of a packet that has a flow, and that no rule lets pass: the fast path holds no other. Rules are a
+/// mask and a value.
+#[inline(always)]
+fn has_to_wait(info: Info, bypass: (u64, u64)) -> bool {
+    info.classified() && !info.is(bypass)
 }
 
 /// The train of a flow leaves. Returns its order among those that leave with it.
