@@ -480,7 +480,7 @@ MEASURING = ("paced", "tcp", "iperf", "router", "nat", "xdp_stream", "xdp_generi
 # The others wait most of the time: for silence, for deadlines, for what a peer says. These take longest, and
 # begin first.
 LONG = ("package", "syn_flood", "unread", "reloads", "xdp_killed")
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 5
 
 
 def judge(check, binary):
