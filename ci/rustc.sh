@@ -1,7 +1,7 @@
 #!/bin/bash
-# The compiler, as `make unit` has cargo call it (RUSTC_WRAPPER). Cargo gives a crate and its own tests the same
-# optimisation. These crates are optimised since other crates' tests run them for long. Their own tests are
-# short: to optimise them takes a minute and saves ten seconds. usage: ci/rustc.sh RUSTC OPTION…
+# The compiler, as `make unit` has cargo call it (RUSTC_WRAPPER). Cargo gives a crate and its own tests the
+# same optimisation. These crates are optimised since other crates' tests run them for long. Their own tests
+# are short: to optimise them takes a minute, and saves ten seconds. usage: ci/rustc.sh RUSTC OPTION…
 quick=" slipstream_core slipstream_slice slipstream_stats slipstream_trace slipstream_wire "
 crate=
 tests=
