@@ -4,6 +4,7 @@ use slipstream::io::capture::Format;
 use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::new_file::is_stdout;
 use slipstream_report::{Table, count, rates, time};
+use tracing::warn;
 
 use super::Outcome;
 use crate::cli;
@@ -14,6 +15,13 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let config = SynthConfig::from_settings(settings(args))?;
     if is_stdout(&args.output) {
         ui::refuse_terminal()?;
+    }
+    if config.slf > 1.0 && config.active.unwrap_or(config.flows) == 1 {
+        warn!(
+            "slf {} is not met: a flow that sends alone makes one run of all its packets; give `{}` 2 or more",
+            config.slf,
+            if config.flows == 1 { "flows" } else { "active" },
+        );
     }
     let synth = Synth::new(config)?;
     let capture = match Output::create(&args.output, Format::PcapNg)? {

@@ -349,6 +349,22 @@ fn synth_says_its_defaults_and_makes_no_more_than_it_must() {
     assert!(!Path::new("null").exists());
 }
 
+/// One flow that sends alone makes one run, whatever length of runs was asked for.
+#[test]
+fn synth_says_of_a_locality_that_one_flow_can_not_have() {
+    let of_one = ["synth", "null", "--packets", "10", "--flows", "1"];
+    let last = ["synth", "null", "--packets", "10", "--flows", "5", "--active", "1", "--slf", "2.5"];
+    for (words, said) in [
+        ([&of_one[..], &["--slf", "4"]].concat(), "slf 4 is not met: a flow that sends alone"),
+        (last.to_vec(), "give `active` 2 or more"),
+    ] {
+        run(words).with(0).saying(&[said]);
+    }
+    for words in [of_one.to_vec(), [&of_one[..], &["--slf", "1"]].concat(), last[..6].to_vec()] {
+        assert_eq!(run(words).with(0).stderr, "");
+    }
+}
+
 /// A setting that the campus doesn't have is refused, not left out without a word.
 #[test]
 fn settings_that_a_profile_does_not_have() {

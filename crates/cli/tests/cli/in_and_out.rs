@@ -528,6 +528,21 @@ fn memory_that_can_not_be_had_is_an_error() {
 }
 
 #[test]
+fn more_flows_than_memory_are_an_error() {
+    let dir = scratch();
+    for (traffic, flows) in
+        [("", 16_777_216), ("--order random --zipf 1.1", 4_194_304), ("--protocol tcp", 12_582_912)]
+    {
+        // 300 MB of address space.
+        let command =
+            format!("ulimit -v 300000; exec {BINARY} synth --packets 10 --flows {flows} {traffic} out.pcap");
+        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+        Ended::of(output).with(2).silent().saying(&["flows", "of memory, which can't be had"]);
+        assert_eq!(names(dir.path()), [""; 0], "{traffic}");
+    }
+}
+
+#[test]
 fn tables_of_stages_that_can_not_be_had_are_an_error() {
     let dir = scratch();
     std::fs::write(dir.path().join("rules"), "allow state established\nallow tcp syn\n").unwrap();

@@ -12,6 +12,14 @@ pub enum SynthError {
     /// `flows` out of range.
     #[error("flows: {0} is not in 1..={MAX_FLOWS}")]
     Flows(u32),
+    /// More flows than memory can be had for.
+    #[error("flows: {flows} flows need {bytes} bytes of memory, which can't be had; ask for fewer")]
+    Memory {
+        /// Flows.
+        flows: u32,
+        /// Bytes of their tables, those included that are there only while others are built.
+        bytes: u64,
+    },
     /// `active` out of range.
     #[error("active: {active} is not in 1..={flows}, the number of flows")]
     Active {

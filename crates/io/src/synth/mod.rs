@@ -47,6 +47,7 @@ use plain::Plain;
 use random::Rng;
 
 use crate::capture::Record;
+use slipstream_core::registry::need;
 use slipstream_core::time::Nanos;
 use slipstream_wire::LinkType;
 
@@ -74,11 +75,14 @@ impl Synth {
     /// A generator at its first packet.
     ///
     /// # Errors
-    /// See [`SynthConfig::validate`].
+    /// See [`SynthConfig::validate`]; and [`SynthError::Memory`] where so many flows take more memory than can
+    /// be had.
     pub fn new(config: SynthConfig) -> Result<Self, SynthError> {
         config.validate()?;
         let traffic = match config.profile {
             Profile::Plain => {
+                let (flows, bytes) = (config.flows, Plain::memory(&config));
+                need("flows", [bytes]).map_err(|_| SynthError::Memory { flows, bytes })?;
                 let spacing = Rng::new(config.seed, SPACING);
                 Traffic::Plain(Box::new((Plain::new(&config), Pace::new(&config), spacing)))
             }

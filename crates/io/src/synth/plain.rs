@@ -46,6 +46,16 @@ struct Connection {
     clock: [u32; 2],
 }
 
+/// Slots that send after the first round.
+fn active(config: &SynthConfig) -> u32 {
+    config.active.unwrap_or(config.flows)
+}
+
+/// True if some flows are more popular than others.
+fn weighted(config: &SynthConfig) -> bool {
+    config.order == Order::Random && config.zipf > 0.0 && active(config) > 1
+}
+
 /// Numbers of streams of random numbers.
 const CHOICE: u64 = 1;
 
@@ -73,10 +83,20 @@ pub(super) struct Plain {
 }
 
 impl Plain {
+    /// Bytes that [`Plain::new`] takes for flows, connections and their popularity.
+    pub(super) fn memory(config: &SynthConfig) -> u64 {
+        let flows = u64::from(config.flows) * size_of::<Slot>() as u64;
+        let connections = match config.protocol {
+            Protocol::Udp => 0,
+            _ => u64::from(config.flows / 2) * size_of::<Connection>() as u64,
+        };
+        let popularity = if weighted(config) { Ranks::memory(active(config)) } else { 0 };
+        flows + connections + popularity
+    }
+
     /// `config` has been validated.
     pub(super) fn new(config: &SynthConfig) -> Self {
-        let active = config.active.unwrap_or(config.flows);
-        let weighted = config.order == Order::Random && config.zipf > 0.0 && active > 1;
+        let active = active(config);
         let lifetime = config.lifetime.map(|l| Pareto::new(l.min as f64, l.max as f64 + 1.0, l.shape));
         let mut plain = Self {
             timestamps: config.timestamps(),
@@ -87,7 +107,7 @@ impl Plain {
             active,
             turn: 0,
             warming_up: config.active.is_some(),
-            popularity: weighted.then(|| Ranks::zipf(active, config.zipf)),
+            popularity: weighted(config).then(|| Ranks::zipf(active, config.zipf)),
             sizes: match &config.size {
                 Size::Mix(mix) => Some(Alias::new(&mix.iter().map(|m| f64::from(m.1)).collect::<Vec<_>>())),
                 _ => None,
