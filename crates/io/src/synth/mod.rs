@@ -75,8 +75,8 @@ impl Synth {
     /// A generator at its first packet.
     ///
     /// # Errors
-    /// See [`SynthConfig::validate`]; and [`SynthError::Memory`] where so many flows take more memory than can
-    /// be had.
+    /// See [`SynthConfig::validate`]; and [`SynthError::Memory`] where so many flows take more memory than
+    /// can be had.
     pub fn new(config: SynthConfig) -> Result<Self, SynthError> {
         config.validate()?;
         let traffic = match config.profile {

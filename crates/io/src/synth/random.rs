@@ -170,8 +170,8 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// Bytes that [`Ranks::zipf`] takes: a table, and beside it, while it is built, two vectors of weights and
-    /// two of ranks, which grow by doubling.
+    /// Bytes that [`Ranks::zipf`] takes: a table, and beside it, while it is built, two vectors of weights
+    /// and two of ranks, which grow by doubling.
     pub(super) fn memory(n: u32) -> u64 {
         let each = size_of::<(f64, u32)>() + 2 * size_of::<f64>() + 2 * 2 * size_of::<u32>();
         u64::from(n) * each as u64
