@@ -16,7 +16,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     if is_stdout(&args.output) {
         ui::refuse_terminal()?;
     }
-    if config.slf > 1.0 && config.active.unwrap_or(config.flows) == 1 {
+    if config.slf > 1.0 && config.active_flows() == 1 {
         warn!(
             "slf {} is not met: a flow that sends alone makes one run of all its packets; give `{}` 2 or more",
             config.slf,

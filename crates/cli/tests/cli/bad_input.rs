@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{self, BINARY, Ended, names, run, run_in, run_with, scratch, small, text};
+use crate::common::{self, BINARY, Ended, names, run, run_in, run_under, run_with, scratch, small, text};
 
 /// Both verbs that read must refuse this input in these words.
 #[track_caller]
@@ -548,9 +548,10 @@ fn files_of_others_are_not_read_into_memory() {
         ("run", "more than 256 MiB"),
     ] {
         for from in ["/dev/zero", "- </dev/zero"] {
-            let command = format!("ulimit -v 3000000; exec {BINARY} {words} {from}");
-            let ended = Command::new("sh").args(["-c", &command]).output().unwrap();
-            Ended::of(ended).with(2).silent().saying(&[said]);
+            run_under("ulimit -v 3000000", Path::new("."), &format!("{words} {from}"))
+                .with(2)
+                .silent()
+                .saying(&[said]);
         }
     }
 }

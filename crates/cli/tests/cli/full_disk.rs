@@ -1,4 +1,4 @@
-//! Files that a live run writes, on a disk that is full.
+//! Disks, devices and files that take no more.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{BINARY, Ended, campus, names, scratch, text, with_mounts};
+use super::common::{BINARY, Ended, campus, names, run, run_under, scratch, small, text, with_mounts};
+
+/// No file may have more than 20 KiB.
+const SHORT_FILES: &str = "ulimit -f 20";
 
 /// Runs a pipeline in a folder of its own of 64 KiB, and `meanwhile` beside it. Its files are copied into the
 /// folder `files` afterwards. None where no file system can be mounted.
@@ -86,12 +89,6 @@ fn complete_files_stay_and_another_is_begun_when_there_is_room() {
     assert!(dropped > 500 && written > 500, "{written} {dropped}");
 }
 
-/// Runs a command in `dir`, where no file may have more than 20 KiB.
-fn run_with_short_files(dir: &Path, words: &str) -> Ended {
-    let command = format!("ulimit -f 20; exec {BINARY} {words}");
-    Ended::of(Command::new("bash").args(["-c", &command]).current_dir(dir).output().unwrap())
-}
-
 /// The system kills who writes beyond a limit of files' lengths and doesn't hear of it.
 #[test]
 fn a_limit_of_files_lengths_is_an_error_of_writing() {
@@ -107,7 +104,7 @@ fn a_limit_of_files_lengths_is_an_error_of_writing() {
         "synth - --packets 10000 > stdout".into(),
     ] {
         let dir = scratch();
-        run_with_short_files(dir.path(), &words).with(2).saying(&["File too large", "ulimit -f"]);
+        run_under(SHORT_FILES, dir.path(), &words).with(2).saying(&["File too large", "ulimit -f"]);
         assert!(names(dir.path()).iter().all(|name| name == "stdout"), "{words}: {:?}", names(dir.path()));
     }
 }
@@ -116,7 +113,7 @@ fn a_limit_of_files_lengths_is_an_error_of_writing() {
 fn a_live_run_keeps_what_a_limit_of_files_lengths_lets_it_write() {
     let dir = scratch();
     let graph = "paced(rate=10kpps, packets=20k) -> t :: tee; t -> null; t[1] -> out :: pcap(path=p.pcap)";
-    let ended = run_with_short_files(dir.path(), &format!("run --format json -e '{graph}'"));
+    let ended = run_under(SHORT_FILES, dir.path(), &format!("run --format json -e '{graph}'"));
     let result = ended.with(2).saying(&["can't write", "File too large", "ended"]).json();
     let ((came, written, dropped), (_, passed, _)) = (figures(&result, "out"), figures(&result, "null"));
     assert_eq!((written + dropped, passed), (came, came));
@@ -159,4 +156,82 @@ fn a_log_of_polls_that_is_full_says_so_at_once() {
     let ended = ended.with(0);
     let at = |what: &str| ended.stderr.find(what).unwrap_or(usize::MAX);
     assert!(at("the log of polls is full") < at("ended"), "{}", ended.stderr);
+}
+
+/// What went wrong is said once.
+#[test]
+fn a_full_disk_is_told_once() {
+    for option in ["--parquet", "--parquet-packets", "--report"] {
+        let ended = run(["analyze", text(small()), option, "/dev/full"]).with(2).silent();
+        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+    }
+}
+
+/// A result that took long is shown though its page can't be written.
+#[test]
+fn a_full_disk_loses_no_result() {
+    let campus = campus();
+    let server = ["--service-base", "600ns", "--service-per-packet", "77ns", "--format", "json"];
+    for (words, key) in [
+        (["model", "solve", "--rate", "11mpps"], "mean_batch"),
+        (["model", "sweep", "--rates", "11mpps"], "rows"),
+    ] {
+        let ended = run([&words[..], &server, &["--report", "/dev/full"]].concat()).with(2);
+        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+        assert!(!ended.json()[key].is_null(), "{key}");
+    }
+    let words = ["recommend", text(&campus), "--holds", "0,16us", "--hold-cost", "60ns"];
+    let ended = run(words.iter().chain(&["--report", "/dev/full"])).with(2).saying(&["/dev/full"]);
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("Recommended hold"), "{:?}", ended.stdout);
+}
+
+#[test]
+fn a_full_stdout_is_told_as_such() {
+    for words in ["list", "man", "completions bash", "analyze"] {
+        let trace = if words == "analyze" { text(small()) } else { "" };
+        let command = format!("{BINARY} {words} {trace} > /dev/full");
+        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+        Ended::of(output).with(2).saying(&["stdout: cannot be written", "free some space"]);
+    }
+}
+
+#[test]
+fn a_device_that_is_full() {
+    run([Path::new("reframe"), &campus(), Path::new("/dev/full")])
+        .with(2)
+        .silent()
+        .saying(&["/dev/full", "space"]);
+    run(["synth", "--packets", "10000", "/dev/full"]).with(2).silent().saying(&["/dev/full", "space"]);
+    for words in [&format!("analyze {}", text(small())), "--help", "--version", "reframe -h"] {
+        let to_full = format!("{BINARY} {words} > /dev/full");
+        Ended::of(Command::new("sh").args(["-c", &to_full]).output().unwrap()).with(2).saying(&["space"]);
+    }
+}
+
+#[test]
+fn a_file_that_may_not_grow_leaves_nothing_behind() {
+    for verb in ["reframe IN out.pcap", "reframe IN out.pcapng.gz", "synth --packets 100000 out.pcap"] {
+        let dir = scratch();
+        let words = verb.replace("IN", text(&campus()));
+        // 64 kB at most; the signal that comes with it is ignored, so that writing fails as on a full disk.
+        run_under("trap '' XFSZ; ulimit -f 64", dir.path(), &words).with(2).silent().saying(&["out.pcap"]);
+        assert_eq!(names(dir.path()), [""; 0], "{verb}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_keeps_the_old_file() {
+    let dir = scratch();
+    let command = format!(
+        "mount -t tmpfs -o size=128k none . && cd \"$PWD\" && echo old > out.pcap && {{ {BINARY} reframe {} out.pcap; echo $?; \
+         cat out.pcap; ls -A; }}",
+        text(&campus())
+    );
+    let Some(ended) = with_mounts(dir.path(), &command) else { return };
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "2\nold\nout.pcap\n",
+        "status, old content, only that file"
+    );
+    ended.saying(&["out.pcap", "space"]);
 }

@@ -1,15 +1,14 @@
-//! Inputs and outputs: pipes, the same file, a full disk; and exit status 1 for a check that holds.
+//! Inputs and outputs: pipes, the same file; and exit status 1 for a check that holds.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text, with_mounts};
+use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text};
 
 #[test]
 fn stdin_is_a_text_like_any_other() {
@@ -124,43 +123,6 @@ fn a_reader_that_goes_away_makes_nothing_right() {
         let command = format!("(sleep 0.1; {BINARY} {words} 2> /dev/null) | true; echo ${{PIPESTATUS[0]}}");
         let output = Command::new("bash").args(["-c", &command]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), status, "{words}");
-    }
-}
-
-/// What went wrong is said once.
-#[test]
-fn a_full_disk_is_told_once() {
-    for option in ["--parquet", "--parquet-packets", "--report"] {
-        let ended = run(["analyze", text(small()), option, "/dev/full"]).with(2).silent();
-        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
-    }
-}
-
-/// A result that took long is shown though its page can't be written.
-#[test]
-fn a_full_disk_loses_no_result() {
-    let campus = campus();
-    let server = ["--service-base", "600ns", "--service-per-packet", "77ns", "--format", "json"];
-    for (words, key) in [
-        (["model", "solve", "--rate", "11mpps"], "mean_batch"),
-        (["model", "sweep", "--rates", "11mpps"], "rows"),
-    ] {
-        let ended = run([&words[..], &server, &["--report", "/dev/full"]].concat()).with(2);
-        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
-        assert!(!ended.json()[key].is_null(), "{key}");
-    }
-    let words = ["recommend", text(&campus), "--holds", "0,16us", "--hold-cost", "60ns"];
-    let ended = run(words.iter().chain(&["--report", "/dev/full"])).with(2).saying(&["/dev/full"]);
-    assert!(String::from_utf8_lossy(&ended.stdout).contains("Recommended hold"), "{:?}", ended.stdout);
-}
-
-#[test]
-fn a_full_stdout_is_told_as_such() {
-    for words in ["list", "man", "completions bash", "analyze"] {
-        let trace = if words == "analyze" { text(small()) } else { "" };
-        let command = format!("{BINARY} {words} {trace} > /dev/full");
-        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
-        Ended::of(output).with(2).saying(&["stdout: cannot be written", "free some space"]);
     }
 }
 
@@ -480,117 +442,6 @@ fn a_compression_that_there_is_not() {
         run(words).with(2).silent().saying(&["out.pcap.XZ", "not with xz", ".gz or .zst"]);
     }
     assert_eq!(names(dir.path()), [""; 0]);
-}
-
-#[test]
-fn a_device_that_is_full() {
-    run([Path::new("reframe"), &campus(), Path::new("/dev/full")])
-        .with(2)
-        .silent()
-        .saying(&["/dev/full", "space"]);
-    run(["synth", "--packets", "10000", "/dev/full"]).with(2).silent().saying(&["/dev/full", "space"]);
-    for words in [&format!("analyze {}", text(small())), "--help", "--version", "reframe -h"] {
-        let to_full = format!("{BINARY} {words} > /dev/full");
-        Ended::of(Command::new("sh").args(["-c", &to_full]).output().unwrap()).with(2).saying(&["space"]);
-    }
-}
-
-#[test]
-fn a_file_that_may_not_grow_leaves_nothing_behind() {
-    for verb in ["reframe IN out.pcap", "reframe IN out.pcapng.gz", "synth --packets 100000 out.pcap"] {
-        let dir = scratch();
-        let words = verb.replace("IN", text(&campus()));
-        // 64 kB at most; the signal that comes with it is ignored, so that writing fails as on a full disk.
-        let command = format!("trap '' XFSZ; ulimit -f 64; exec {BINARY} {words}");
-        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
-        Ended::of(output).with(2).silent().saying(&["out.pcap"]);
-        assert_eq!(names(dir.path()), [""; 0], "{verb}");
-    }
-}
-
-#[test]
-fn memory_that_can_not_be_had_is_an_error() {
-    for sketch in ["count-min", "flow-radar", "space-saving", "mrac"] {
-        // 600 MB of address space.
-        let words =
-            format!("measure {} --task heavy-hitters --sketch {sketch} --memory 8GiB", text(&campus()));
-        let command = format!("ulimit -v 600000; exec {BINARY} {words}");
-        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
-        Ended::of(output).with(2).silent().saying(&[sketch, "memory", "can't be had"]);
-    }
-    for (setting, value) in [("flows", 268_435_456), ("capacity", 16_777_216)] {
-        let words = format!("reframe {} null --{setting} {value}", text(&campus()));
-        let command = format!("ulimit -v 300000; exec {BINARY} {words}");
-        let output = Command::new("bash").args(["-c", &command]).output().unwrap();
-        let hint = format!("give `{setting}` a lower value");
-        Ended::of(output).with(2).silent().saying(&["memory for tables", "can't be had", &hint]);
-    }
-}
-
-#[test]
-fn more_flows_than_memory_are_an_error() {
-    let dir = scratch();
-    for (traffic, flows) in
-        [("", 16_777_216), ("--order random --zipf 1.1", 4_194_304), ("--protocol tcp", 12_582_912)]
-    {
-        // 300 MB of address space.
-        let command =
-            format!("ulimit -v 300000; exec {BINARY} synth --packets 10 --flows {flows} {traffic} out.pcap");
-        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
-        Ended::of(output).with(2).silent().saying(&["flows", "of memory, which can't be had"]);
-        assert_eq!(names(dir.path()), [""; 0], "{traffic}");
-    }
-}
-
-#[test]
-fn tables_of_stages_that_can_not_be_had_are_an_error() {
-    let dir = scratch();
-    std::fs::write(dir.path().join("rules"), "allow state established\nallow tcp syn\n").unwrap();
-    let router =
-        "router(routes=routes, neighbour_table=4194304, interfaces=[\"lan 192.0.2.1/24 02:00:00:00:00:01\"])";
-    std::fs::write(dir.path().join("routes"), "198.51.100.0/24 via 192.0.2.9\n").unwrap();
-    for (setting, graph) in [
-        ("flows", "reframe(flows=268435456)"),
-        ("capacity", "reframe(capacity=16777216)"),
-        ("sessions", "nat(pool=192.0.2.1, sessions=67108864)"),
-        ("connections", "firewall(rules=rules, connections=67108864)"),
-        ("cache", "firewall(rules=rules, cache=67108864)"),
-        (
-            "connections",
-            "balancer(service=\"192.0.2.9:80\", source=\"192.0.2.79\", backends=192.0.2.10, connections=67108864)",
-        ),
-        ("flows", "flow_stats(flows=67108864)"),
-        ("stations", "l2fwd(ports=[a, b], stations=67108864)"),
-        ("flows", "meter(cir=1mbps, per=flow, flows=67108864)"),
-        ("neighbour_table", router),
-        ("entries", "slice(entries=65536, storage=copy, entry_bytes=16384) -> splice"),
-        ("context_flows", "flow_stats -> meter(cir=1mbps, per=flow)"),
-    ] {
-        let context = if setting == "context_flows" { "--context-flows 67108864" } else { "" };
-        let words = format!("run -i {} -o null {context} -e '{graph}'", text(&campus()));
-        // 300 MB of address space.
-        let command = format!("ulimit -v 300000; exec {BINARY} {words}");
-        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
-        let hint = format!("give `{setting}` a lower value");
-        Ended::of(output).with(2).silent().saying(&["memory for tables", "can't be had", &hint]);
-    }
-}
-
-#[test]
-fn a_disk_that_is_full_keeps_the_old_file() {
-    let dir = scratch();
-    let command = format!(
-        "mount -t tmpfs -o size=128k none . && cd \"$PWD\" && echo old > out.pcap && {{ {BINARY} reframe {} out.pcap; echo $?; \
-         cat out.pcap; ls -A; }}",
-        text(&campus())
-    );
-    let Some(ended) = with_mounts(dir.path(), &command) else { return };
-    assert_eq!(
-        String::from_utf8_lossy(&ended.stdout),
-        "2\nold\nout.pcap\n",
-        "status, old content, only that file"
-    );
-    ended.saying(&["out.pcap", "space"]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod json_shape;
 mod labs;
 mod measure;
 mod measure_states;
+mod memory;
 mod metrics;
 mod model;
 mod operation;

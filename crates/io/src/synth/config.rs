@@ -198,6 +198,17 @@ impl SynthConfig {
         }
     }
 
+    /// Flows that go on after the first round: `active`, else all.
+    #[must_use]
+    pub fn active_flows(&self) -> u32 {
+        self.active.unwrap_or(self.flows)
+    }
+
+    /// True if some flows are drawn more often than others.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.order == Order::Random && self.zipf > 0.0 && self.active_flows() > 1
+    }
+
     fn validate_flows(&self) -> Result<(), SynthError> {
         if !(1..=MAX_FLOWS).contains(&self.flows) {
             return Err(SynthError::Flows(self.flows));

@@ -46,16 +46,6 @@ struct Connection {
     clock: [u32; 2],
 }
 
-/// Slots that send after the first round.
-fn active(config: &SynthConfig) -> u32 {
-    config.active.unwrap_or(config.flows)
-}
-
-/// True if some flows are more popular than others.
-fn weighted(config: &SynthConfig) -> bool {
-    config.order == Order::Random && config.zipf > 0.0 && active(config) > 1
-}
-
 /// Numbers of streams of random numbers.
 const CHOICE: u64 = 1;
 
@@ -90,13 +80,13 @@ impl Plain {
             Protocol::Udp => 0,
             _ => u64::from(config.flows / 2) * size_of::<Connection>() as u64,
         };
-        let popularity = if weighted(config) { Ranks::memory(active(config)) } else { 0 };
+        let popularity = if config.is_weighted() { Ranks::memory(config.active_flows()) } else { 0 };
         flows + connections + popularity
     }
 
     /// `config` has been validated.
     pub(super) fn new(config: &SynthConfig) -> Self {
-        let active = active(config);
+        let active = config.active_flows();
         let lifetime = config.lifetime.map(|l| Pareto::new(l.min as f64, l.max as f64 + 1.0, l.shape));
         let mut plain = Self {
             timestamps: config.timestamps(),
@@ -107,7 +97,7 @@ impl Plain {
             active,
             turn: 0,
             warming_up: config.active.is_some(),
-            popularity: weighted(config).then(|| Ranks::zipf(active, config.zipf)),
+            popularity: config.is_weighted().then(|| Ranks::zipf(active, config.zipf)),
             sizes: match &config.size {
                 Size::Mix(mix) => Some(Alias::new(&mix.iter().map(|m| f64::from(m.1)).collect::<Vec<_>>())),
                 _ => None,

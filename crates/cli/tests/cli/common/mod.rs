@@ -57,6 +57,13 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a directory for temporary files")
 }
 
+/// Runs the program in `dir` as a shell does that has taken a `limit` upon itself, such as `ulimit -v 300000`
+/// for 300 MB of address space.
+pub(crate) fn run_under(limit: &str, dir: &Path, words: &str) -> Ended {
+    let command = format!("{limit}; exec {BINARY} {words}");
+    Ended::of(Command::new("bash").args(["-c", &command]).current_dir(dir).output().unwrap())
+}
+
 /// Runs a script that mounts something in `dir`, of which nobody else sees anything. None where no file
 /// system can be mounted.
 pub(crate) fn with_mounts(dir: &Path, script: &str) -> Option<Ended> {
