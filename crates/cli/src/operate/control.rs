@@ -18,6 +18,8 @@ use super::{Operation, Shared, server};
 
 /// Bytes of a socket's path at most: `sun_path` of unix(7), where a zero stands behind it.
 const MOST_BYTES: usize = 107;
+/// A socket that is there takes other connections than was asked for (errno(3)).
+const EPROTOTYPE: i32 = 91;
 /// Longest wait for a report.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait of a request for those before it, and the same where it reads or writes files.
@@ -86,8 +88,15 @@ fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
         Ok(about) if !about.file_type().is_socket() => {
             bail!("there is a file of this name, which is no socket")
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => bail!("another process serves there"),
-        _ => {}
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => bail!("another process serves there"),
+            // The socket of a log daemon, say, which takes datagrams: its process is there.
+            Err(error) if error.raw_os_error() == Some(EPROTOTYPE) => {
+                bail!("another process has a socket of another type there")
+            }
+            Err(_) => {}
+        },
+        Err(_) => {}
     }
     // A folder for it may be missing, as `/run/slipstream` is after each start of the system.
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
@@ -234,6 +243,8 @@ fn shown(stage: &StageReport) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
 
     #[test]
@@ -248,6 +259,17 @@ mod tests {
         drop(bind(&longest).unwrap());
         let longer = scratch.path().join("x".repeat(most - scratch.path().as_os_str().len()));
         assert!(bind(&longer).unwrap_err().to_string().contains(&format!("has {} bytes", most + 1)));
+    }
+
+    #[test]
+    fn a_socket_for_datagrams_stays_while_somebody_has_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("log");
+        let other = UnixDatagram::bind(&path).unwrap();
+        assert!(bind(&path).unwrap_err().to_string().contains("of another type"));
+        UnixDatagram::unbound().unwrap().send_to(b"still here", &path).unwrap();
+        drop(other);
+        drop(bind(&path).unwrap());
     }
 
     #[test]
