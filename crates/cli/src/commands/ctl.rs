@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Map, Value, json};
 use slipstream_report::{Table, count};
+use tracing::warn;
 
 use super::Outcome;
 use crate::cli::Format;
@@ -140,7 +141,9 @@ fn selection(word: &str, entries: &Entries) -> anyhow::Result<Map<String, Value>
     let mut only = Map::new();
     for text in &entries.only {
         let (field, value) = text.split_once('=').with_context(|| format!("--only {text}: FIELD=VALUE"))?;
-        only.insert(field.to_owned(), value.into());
+        if only.insert(field.to_owned(), value.into()).is_some_and(|before: Value| before != value) {
+            warn!("--only {field} is given several times: entries of its last value, {value}, are meant");
+        }
     }
     let all = json!({ "do": word, "stage": entries.stage, "table": entries.table, "where": only });
     Ok(if let Value::Object(fields) = all { fields } else { Map::new() })

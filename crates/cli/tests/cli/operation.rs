@@ -381,6 +381,42 @@ fn rules_of_a_bypass_are_read_anew() {
     }
 }
 
+/// A backend that an operator has drained stays so over reloads of other settings, until a setting of its
+/// balancer changes.
+#[test]
+fn a_backend_stays_drained_until_its_balancer_changes() {
+    let dir = scratch();
+    let config = dir.path().join("balancer.toml");
+    let write = |burst: u32, idle: &str| {
+        let text = format!(
+            "graph = \"in -> r -> b -> out\"\n[stage.in]\ntype = \"paced\"\nrate = \"2kpps\"\n\
+             [stage.r]\ntype = \"reframe\"\nburst = {burst}\n\
+             [stage.b]\ntype = \"balancer\"\nservice = \"192.0.2.80:80\"\nsource = \"192.0.2.79\"\n\
+             idle = \"{idle}\"\nbackends = [\"10.1.0.1\", \"10.1.0.2\"]\n[stage.out]\ntype = \"null\"\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write(32, "300s");
+    let running = Running::start(dir.path(), &[text(&config)]);
+    let weight = || {
+        let report = running.ctl(&["report"]).with(0).json();
+        let stages = report["report"]["stages"].as_array().unwrap();
+        let balancer = stages.iter().find(|stage| stage["name"] == "b").unwrap();
+        balancer["report"]["backends"][0]["weight"].as_u64()
+    };
+    running.ctl(&["drain", "b", "10.1.0.1"]).with(0);
+    assert_eq!(weight(), Some(0));
+    for burst in [32, 16] {
+        write(burst, "300s");
+        running.ctl(&["reload"]).with(0);
+        assert_eq!(weight(), Some(0), "burst {burst}");
+    }
+    write(16, "200s");
+    assert_eq!(running.ctl(&["reload"]).with(0).json()["changes"], serde_json::json!(["b.idle"]));
+    assert_eq!(weight(), Some(1));
+    running.stop().with(0);
+}
+
 /// A switch goes by the rules that its file has now, and by another order of its ports.
 #[test]
 fn rules_of_a_switch_are_read_anew() {
@@ -488,6 +524,20 @@ fn tables_are_not_asked_for_fields_that_they_do_not_have() {
         ask("remoteport=9").with(2).silent().saying(&["no field `remoteport`", "remote_port"]);
         ask("inside=999").with(2).silent().saying(&["`inside`", "an address"]);
         ask("remote_port=9").with(0);
+        // Of a field that is given twice one value counts, which whoever deletes something should know.
+        let twice = |value: &str| {
+            running.ctl(&[
+                verb,
+                "n",
+                "sessions",
+                "--only",
+                "remote_port=9",
+                "--only",
+                &format!("remote_port={value}"),
+            ])
+        };
+        twice("10").with(0).saying(&["--only remote_port is given several times", "10"]);
+        assert_eq!(twice("9").with(0).stderr, "", "the same value once more");
     }
     running.stop().with(0);
 }
