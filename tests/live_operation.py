@@ -17,6 +17,7 @@ import subprocess
 import termios
 import threading
 import time
+from pathlib import Path
 
 from live_attacks import resident
 from netns import F_SETPIPE_SZ, Middlebox, Net
@@ -547,4 +548,32 @@ def screen(case, binary, _):
     case.equal(run.wait(10), 0, "exit status of the pipeline")
 
 
-OPERATION = (restart, reloads, abuse, log, unread, renumbered, no_way_yet, addressed, screen)
+def socket_of_another(case, binary, scratch):
+    """Who may not ask another user's socket, and takes its place all the same, is told so; one of another
+    type stays, and the run doesn't start."""
+    folder = scratch / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    path = folder / "control"
+    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+net_raw", "--ambient-caps=+net_raw")
+    with Net() as net:
+        # The program's own folder may be closed to other users.
+        program = Path(net.scratch.name) / "slipstream"
+        shutil.copy(binary, program)
+        run = (program, "run", *JSON, "--duration", "200ms", "--control", path, "-e", "af_packet(interface=ma) -> null")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            path.chmod(0o600)
+            other.listen()
+            child = net.start("m", *as_nobody, *run)
+            _, err = child.communicate(timeout=10)
+            case.check(child.returncode == 0 and "another user's socket" in err, f"another user's: {child.returncode} {err}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.bind(str(path))
+            child = net.start("m", *run)
+            _, err = child.communicate(timeout=10)
+            case.check(child.returncode == 2 and "another type" in err, f"for datagrams: {child.returncode} {err}")
+            case.check(path.is_socket(), "it was taken away")
+
+
+OPERATION = (restart, reloads, abuse, socket_of_another, log, unread, renumbered, no_way_yet, addressed, screen)

@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 use slipstream::operate::Request;
 use slipstream::runtime::StageReport;
+use tracing::warn;
 
 use super::{Operation, Shared, server};
 
@@ -94,6 +95,11 @@ fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
             Err(error) if error.raw_os_error() == Some(EPROTOTYPE) => {
                 bail!("another process has a socket of another type there")
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => warn!(
+                "--control {}: another user's socket was there and is replaced; if its process still runs, \
+                 nobody reaches it any more",
+                path.display()
+            ),
             Err(_) => {}
         },
         Err(_) => {}
