@@ -221,6 +221,9 @@ fn question(base: &Parameters, costs: &Costs, gain: &Gain) -> Result<Parameters,
 fn answer(base: &Parameters, costs: &Costs, gain: &Gain, s: &Solution) -> Outlook {
     let packet_ns = held_packet_ns(costs, gain);
     let batch_ns = costs.per_batch_ns + packet_ns * base.batch as f64;
+    // Where packets are so rare that a slot is longer than any service, every time in slots is 0; but each
+    // packet is served at least once.
+    let alone_ns = costs.per_batch_ns + packet_ns;
     Outlook {
         hold_ns: gain.hold_ns,
         slf: gain.slf,
@@ -234,7 +237,7 @@ fn answer(base: &Parameters, costs: &Costs, gain: &Gain, s: &Solution) -> Outloo
         mean_batch: s.mean_batch,
         mean_queue_ns: s.sojourn.mean_ns(),
         mean_latency_ns: s.sojourn.mean_ns() + gain.mean_delay_ns,
-        p99_latency_ns: s.sojourn.quantile_ns(0.995) + gain.p995_delay_ns,
+        p99_latency_ns: s.sojourn.quantile_ns(0.995).max(alone_ns) + gain.p995_delay_ns,
     }
 }
 
@@ -360,6 +363,20 @@ mod tests {
         assert_eq!(free[0], paid[0]);
         assert!((paid[1].packet_ns - free[1].packet_ns - 200.0).abs() < 1e-9);
         assert_eq!(best(&paid, Aim::Capacity, None), Some(0.0));
+    }
+
+    /// Of packets that come once in ten seconds, in slots of a millisecond, no service takes a slot.
+    #[test]
+    fn no_packet_is_through_before_it_is_served() {
+        let rare =
+            Parameters { slot_ns: 1e6, interarrival: Interarrival::geometric(1e4).unwrap(), ..base(1e6) };
+        for costs in [COSTS, Costs { per_batch_ns: 100.0, ..COSTS }] {
+            for o in outlook(&rare, &costs, &curve(), 2).unwrap() {
+                let least = costs.per_batch_ns + o.packet_ns + o.hold_ns;
+                assert!(o.p99_latency_ns >= least, "{o:?}");
+            }
+        }
+        assert_eq!(best(&outlook(&rare, &COSTS, &curve(), 2).unwrap(), Aim::Latency, Some(1.0)), None);
     }
 
     #[test]
