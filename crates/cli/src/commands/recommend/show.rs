@@ -97,8 +97,12 @@ fn reason(args: &Recommend, a: &Answer) -> String {
     text + &bounded.unwrap_or_default()
 }
 
-/// A load as a decimal with three digits that say something, three behind the point at least.
+/// A load as a decimal with three digits that say something, three behind the point at least; below a
+/// billionth with an exponent, as small rates are written.
 fn load(load: f64) -> String {
+    if load > 0.0 && load < 1e-9 {
+        return format!("{load:.2e}");
+    }
     let decimals = (2.0 - load.log10().floor()).clamp(3.0, 12.0) as usize;
     format!("{load:.decimals$}")
 }
@@ -327,7 +331,13 @@ mod tests {
 
     #[test]
     fn loads_are_plain_decimals() {
-        let loads = [12.0, 1.2, 0.512_34, 0.051_34, 0.000_123_4].map(load);
-        assert_eq!(loads, ["12.000", "1.200", "0.512", "0.0513", "0.000123"]);
+        let loads = [12.0, 1.2, 0.512_34, 0.051_34, 0.000_123_4, 1.234e-9].map(load);
+        assert_eq!(loads, ["12.000", "1.200", "0.512", "0.0513", "0.000123", "0.00000000123"]);
+    }
+
+    /// Of a trace whose packets come once in days no digit of a plain decimal would say anything.
+    #[test]
+    fn the_least_loads_have_an_exponent() {
+        assert_eq!([4e-13, 9.876e-10].map(load), ["4.00e-13", "9.88e-10"]);
     }
 }
