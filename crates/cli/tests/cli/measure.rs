@@ -386,6 +386,21 @@ fn nothing_to_measure() {
     }
 }
 
+/// The time is that of what there is: without an aggregator the table names the sketch alone.
+#[test]
+fn the_table_says_whose_time_a_packet_takes() {
+    for (words, place) in [
+        (&["--aggregate", "grr"][..], "both"),
+        (&["--aggregate", "off"], "the sketch"),
+        (&["--task", "quantiles", "--weight", "bytes"], "the sketch"),
+    ] {
+        let ended = run(["measure", text(small())].iter().chain(words)).with(0);
+        let table = String::from_utf8_lossy(&ended.stdout);
+        assert!(table.contains(&format!("time a packet in {place} ")), "{words:?}: {table}");
+        assert_eq!(table.contains("memory of the aggregator"), place == "both", "{words:?}: {table}");
+    }
+}
+
 #[test]
 fn checks_decide_the_exit_status() {
     let words = ["measure", text(small()), "--task", "cardinality", "--fail-if"];

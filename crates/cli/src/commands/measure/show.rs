@@ -182,7 +182,8 @@ fn as_table(r: &Report) -> String {
         t.row(["together, bytes", &aggregator.map_or_else(dash, |n| bytes(r.memory_bytes + n))]);
     }
     if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
-        t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);
+        let place = if aggregator == Some(0) { "the sketch" } else { "both" };
+        t.row([format!("time a packet in {place}"), time(Some(ns as f64 / r.packets as f64))]);
     }
     let what = if r.windows { "Window" } else { "Epoch" };
     let first = r.epochs.iter().find(|e| e.span.packets > 0).map_or(0, |e| e.span.start_ns);
