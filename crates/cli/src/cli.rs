@@ -258,7 +258,8 @@ pub(crate) struct Live {
     /// can't be led is refused; `validate` explains it.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) shards: u16,
-    /// Live: cores to run on, one number for each shard, as in 2,3. Without, the system decides.
+    /// Live: cores to run on, one number for each shard, as in 2,3; fewer are taken in turn. Without, the
+    /// system decides.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub(crate) cores: Vec<u32>,
     /// Live: precede all threads that share time, 1 to 99 (`SCHED_FIFO`; takes `CAP_SYS_NICE`).

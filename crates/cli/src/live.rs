@@ -81,6 +81,10 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if args.cores.len() > usize::from(args.shards) {
         bail!("--cores has more numbers than there are shards (--shards {})", args.shards);
     }
+    if !args.cores.is_empty() && args.cores.len() < usize::from(args.shards) {
+        let why = "shards take them in turn, and those of one core share its time";
+        warn!("--cores has fewer numbers than there are shards (--shards {}): {why}", args.shards);
+    }
     let options = LiveOptions {
         duration: args.duration.map(|d| Duration::from_nanos(d.0)),
         packets: args.packets.map(|n| n.0),

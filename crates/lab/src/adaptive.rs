@@ -119,7 +119,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
         title: format!("Mean delay at equal mean train, {copies} x campus"),
         caption: "Each group is the mean train that a fixed hold reaches; lower is better.".into(),
         x_label: "mean train (fixed hold)".into(),
-        y_label: "mean delay, us".into(),
+        y_label: "mean delay, µs".into(),
         groups: frontier
             .holds
             .iter()

@@ -216,7 +216,7 @@ fn draw(tried: &[Trial], findings: &mut Findings) {
             "Predicted from α, β′, the reframer's own cost and the locality behind the hold; measured with the \
              reframer in the chain."
                 .into(),
-        x: Scale::linear("hold, us"),
+        x: Scale::linear("hold, µs"),
         y: Scale::linear("ns a packet"),
         curves: vec![curve("measured", |t| t.measured_ns), curve("predicted", |t| t.predicted.packet_ns)],
     });

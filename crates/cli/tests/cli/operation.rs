@@ -654,6 +654,17 @@ fn a_core_that_is_not_there_is_told_before_the_run_begins() {
     assert!(!ended.stderr.contains("running"), "{}", ended.stderr);
 }
 
+/// Shards without a core of their own share one: an operator who left a number out is told so.
+#[test]
+fn shards_that_share_a_core_are_told() {
+    let graph = "paced(rate=1kpps) -> counter -> null";
+    for (cores, told) in [(&["--cores", "0"][..], true), (&["--cores", "0,0"], false), (&[], false)] {
+        let words = ["run", "--shards", "2", "--duration", "100ms", "-e", graph];
+        let ended = run(words.iter().chain(cores)).with(0);
+        assert_eq!(ended.stderr.contains("share its time"), told, "{cores:?}: {}", ended.stderr);
+    }
+}
+
 /// Where stderr is the journal's, each line has the priority by which `journalctl -p` chooses, and no time;
 /// where it goes elsewhere, a variable of whoever started the program changes nothing.
 #[test]

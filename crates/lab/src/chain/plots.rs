@@ -80,7 +80,7 @@ pub(super) fn by_hold(findings: &mut Findings) -> anyhow::Result<()> {
     findings.draw(Plot {
         title: "Fig. 15a: cost of a packet with a reframer in the chain, over the baseline's".into(),
         caption: caption("useful cycles"),
-        x: Scale::linear("hold, us"),
+        x: Scale::linear("hold, µs"),
         y: Scale::linear("over the baseline"),
         curves: vec![
             Curve::ours("", costs),
@@ -90,7 +90,7 @@ pub(super) fn by_hold(findings: &mut Findings) -> anyhow::Result<()> {
     findings.draw(Plot {
         title: "Fig. 15b: throughput with a reframer in the chain, over the baseline's".into(),
         caption: caption("Gbit/s"),
-        x: Scale::linear("hold, us"),
+        x: Scale::linear("hold, µs"),
         y: Scale::linear("over the baseline"),
         curves: vec![
             Curve::ours("", gains),

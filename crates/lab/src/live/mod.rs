@@ -267,8 +267,8 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     findings.draw(Chart {
         title: "Added delay by hold".into(),
         caption: "Mean round trip of pings with a reframer one way, less that with a hold of 0.".into(),
-        x_label: "hold, us".into(),
-        y_label: "us".into(),
+        x_label: "hold, µs".into(),
+        y_label: "µs".into(),
         groups: DELAY_HOLDS.iter().map(|h| (h / 1000).to_string()).collect(),
         series: vec![("added".into(), added)],
     });

@@ -297,7 +297,7 @@ fn draw_function(
         title: format!("{name}: median latency (beside Fig. 7)"),
         caption,
         x: Scale::linear(BYTES),
-        y: Scale::linear("us"),
+        y: Scale::linear("µs"),
         curves,
     });
     Ok(())
@@ -455,7 +455,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
         caption: "Least of all milliseconds of several runs. The paper's rates are of another machine."
             .into(),
         x: Scale::log("thousand packets a second", 10.0),
-        y: Scale::linear("us"),
+        y: Scale::linear("µs"),
         curves: vec![
             Curve::ours("64 B", small),
             Curve::ours("1518 B whole", whole),
