@@ -7,7 +7,7 @@ quick="core slice stats trace wire"
 words=" $* "
 if [[ $words == *" --test "* ]]; then
     for crate in $quick; do
-        if [[ $words == *" --crate-name slipstream_$crate "* ]]; then
+        if [[ $words == *" --crate-name slipstream_$crate "* || $words == *" --crate-name $crate "* ]]; then
             # Of options that are given twice the compiler takes the last.
             set -- "$@" -C opt-level=0 -C codegen-units=16
         fi
