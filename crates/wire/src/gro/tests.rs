@@ -463,6 +463,20 @@ fn other_link_layers_are_left_alone() {
     assert!(Segment::parse(&frame[14..], 0, 20).is_ok());
 }
 
+/// A kernel or a card that cuts a super-frame sums from the transport header on, and writes the sum there.
+#[test]
+fn the_place_of_the_checksum_is_that_of_the_protocol() {
+    for (udp, v6, tags) in (0..8).flat_map(|n| [0, 2].map(|tags| (n & 1 != 0, n & 2 != 0, tags))) {
+        let packet = Packet { udp, v6, tags, ..Packet::default() };
+        let frame = packet.frame();
+        let headers = packet.headers(&frame);
+        let segment = Segment::parse(&frame, headers.l3, headers.l4).unwrap();
+        let run = SuperFrame::start(&segment);
+        let (from, at) = SuperHeader::new(&run, &segment, &segment).checksum_place();
+        assert_eq!((from, at), (headers.l4, if udp { 6 } else { 16 }), "{packet:?}");
+    }
+}
+
 /// The kernel reads tags of two types. A super-frame behind one of another type it can't cut, and drops.
 #[test]
 fn tags_that_linux_does_not_know_are_left_alone() {
@@ -477,7 +491,7 @@ fn tags_that_linux_does_not_know_are_left_alone() {
     for known in [&[0x8100][..], &[0x88a8], &[0x88a8, 0x8100], &[0x8100, 0x8100], &[0x88a8, 0x88a8]] {
         assert_eq!(tagged(known), Ok(()), "{known:x?}");
     }
-    for unknown in [&[0x9100][..], &[0x9100, 0x8100], &[0x8100, 0x9100]] {
+    for unknown in [&[0x9100][..], &[0x9100, 0x8100], &[0x8100, 0x9100], &[0x88a8, 0x8100, 0x8100]] {
         assert_eq!(tagged(unknown), Err(Refusal::Protocol), "{unknown:x?}");
     }
 }

@@ -126,6 +126,19 @@ fn the_last_extension_header_may_end_the_packet() {
     }
 }
 
+/// An authentication header counts its length in words of four bytes, two of them not counted (RFC 4302
+/// §2.2); all others count in eight.
+#[test]
+fn extension_headers_count_their_length_in_two_units() {
+    for (protocol, units, length) in [(51, 1, 12), (51, 4, 24), (60, 1, 16), (43, 0, 8), (44, 9, 8)] {
+        let packet = ipv6(protocol, &extension(6, units, 0, &[7; 16]));
+        let view = Ipv6::new_unchecked(&packet[..]);
+        let mut extensions = view.extensions();
+        assert_eq!(extensions.next().map(|e| e.bytes.len()), Some(length), "{protocol}");
+        assert_eq!((extensions.next(), extensions.protocol(), extensions.at()), (None, 6, 40 + length));
+    }
+}
+
 #[test]
 fn ipv4_declined() {
     let whole = ipv4_with(6, 0, &[1; 4], &[]);
