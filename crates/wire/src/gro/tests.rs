@@ -463,6 +463,42 @@ fn other_link_layers_are_left_alone() {
     assert!(Segment::parse(&frame[14..], 0, 20).is_ok());
 }
 
+/// Two tags, IPv6 and all options that TCP may have.
+#[test]
+fn the_longest_headers_have_room() {
+    let packet = Packet { v6: true, tags: 2, ..Packet::default() };
+    let mut frame = packet.frame();
+    let Headers { l3, l4, .. } = packet.headers(&frame);
+    let (l3, l4) = (usize::from(l3), usize::from(l4));
+    frame[l4 + 12] = 15 << 4 | frame[l4 + 12] & 15;
+    frame.splice(l4 + 20..l4 + 20, [1; 40]);
+    let length = u16::from_be_bytes([frame[l3 + 4], frame[l3 + 5]]) + 40;
+    frame[l3 + 4..l3 + 6].copy_from_slice(&length.to_be_bytes());
+    let segment = Segment::parse(&frame, l3 as u16, l4 as u16).unwrap();
+    let header = SuperHeader::new(&SuperFrame::start(&segment), &segment, &segment);
+    assert_eq!(header.bytes().len(), 14 + 8 + 40 + 60);
+    assert_eq!(header.bytes()[..l4 + 16], frame[..l4 + 16]);
+    assert_eq!(header.bytes()[l4 + 18..], frame[l4 + 18..l4 + 60], "all but the checksum");
+}
+
+/// A TCP header that is said to be shorter than any, or longer than the packet, has no payload behind it.
+#[test]
+fn lengths_of_headers_that_lie_are_refused() {
+    let packet = Packet::default();
+    let mut frame = packet.frame();
+    let Headers { l3, l4, .. } = packet.headers(&frame);
+    let behind = frame.len() - usize::from(l4);
+    for words in 0..16 {
+        frame[usize::from(l4) + 12] = words << 4;
+        let expected = match usize::from(words) * 4 {
+            length if length < 20 || length > behind => Err(Refusal::Length),
+            length if length == behind => Err(Refusal::NoPayload),
+            _ => Ok(()),
+        };
+        assert_eq!(Segment::parse(&frame, l3, l4).map(drop), expected, "{words}");
+    }
+}
+
 /// A kernel or a card that cuts a super-frame sums from the transport header on, and writes the sum there.
 #[test]
 fn the_place_of_the_checksum_is_that_of_the_protocol() {
