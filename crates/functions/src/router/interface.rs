@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 
+use super::stays_on_link;
 use crate::text::mac;
 
 /// An Ethernet address.
@@ -179,7 +180,7 @@ impl Interface {
     /// version that is not link-local, else any of its version.
     pub(super) fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let same = || self.addresses.iter().filter(|net| net.addr().is_ipv6() == to.is_ipv6());
-        let wide = |net: &&IpNet| !is_link_local(net.addr());
+        let wide = |net: &&IpNet| !stays_on_link(net.addr());
         let found =
             same().find(|net| net.contains(&to)).or_else(|| same().find(wide)).or_else(|| same().next());
         found.map(IpNet::addr)

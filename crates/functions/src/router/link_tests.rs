@@ -13,7 +13,7 @@ use super::fib::Fib;
 use super::tests::{Collect, datagram, framed, has, run};
 use super::*;
 use crate::routes::Routes;
-use crate::test_packets::{echo, ipv4, ipv6, udp};
+use crate::test_packets::{echo, filled, ipv4, ipv6, udp};
 use crate::{PerPacket, PerTrain};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Observe, Stage};
@@ -227,6 +227,62 @@ fn port_unreachable_comes_from_the_ipv6_address_that_was_asked() {
     assert_eq!(source_of_answer(&mut links, &v4), Some(address("10.0.0.1")));
 }
 
+/// RFC 4291 §2.5.6, RFC 4443 §4.2: only the address that was asked replies, and one of another link can't by
+/// this one.
+#[test]
+fn echo_replies_from_an_address_of_another_link_don_t_leave() {
+    let mut links = Links::new(INTERFACES, "");
+    for (to, reply) in [
+        ("fe80::ff:fe00:1", Some("fe80::ff:fe00:1")),
+        ("fe80::ff:fe00:2", None),
+        ("2001:db8::1", Some("2001:db8::1")),
+    ] {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (address("2001:db8:a::7"), address(to)) else { panic!() };
+        let request = ipv6(58, src, dst, &echo(128, 7, b"payload"));
+        assert_eq!(source_of_answer(&mut links, &request), reply.map(address), "{to}");
+    }
+    let counted = ["echo_replies", "own_packets_unroutable"].map(|name| has(name, &links.stage));
+    assert_eq!((counted, links.pool.live()), ([2, 1], 0));
+}
+
+/// A reply that no route leads back for is none that was sent.
+#[test]
+fn answers_that_can_t_leave_are_counted_as_such() {
+    let mut links = Links::new(INTERFACES, "");
+    for (protocol, payload) in [(1, echo(8, 1, b"x")), (17, udp(1, 2, b"x"))] {
+        assert!(links.send(0, &framed(1, &ipv4(protocol, 0x0808_0808, 0x0a00_0001, &payload))).is_empty());
+    }
+    let counted =
+        ["echo_replies", "icmp_errors", "own_packets_unroutable"].map(|name| has(name, &links.stage));
+    assert_eq!((counted, links.pool.live()), ([0, 0, 2], 0));
+}
+
+/// RFC 6724 §5, rule 2: who is beyond the link could not answer, and routers on the way drop such packets.
+#[test]
+fn errors_beyond_the_link_come_from_addresses_that_reach_beyond() {
+    let routes = "default via 169.254.7.254 port wan\ndefault via fe80::254 port wan";
+    let (IpAddr::V6(src), IpAddr::V6(dst)) = (address("2a00::1"), address("2001:db8:a::7")) else { panic!() };
+    let mut four = ipv4(17, be([8; 4]), be([10, 0, 0, 7]), &udp(1, 2, b"x"));
+    let mut six = ipv6(17, src, dst, &udp(1, 2, b"x"));
+    (four[8], six[7]) = (1, 1);
+    let four = filled(four);
+    for (more, own_four, own_six) in
+        [("", "10.0.0.1", "2001:db8:a::1"), ("192.0.2.1/24 2001:db8::1/64", "192.0.2.1", "2001:db8::1")]
+    {
+        let wan = format!("wan 169.254.7.1/24 {more} fe80::2/64 02:00:00:00:00:02");
+        let mut links = Links::new([INTERFACES[0], &wan], routes);
+        for (packet, gateway, asker, own) in
+            [(&four, "169.254.7.254", "169.254.7.1", own_four), (&six, "fe80::254", "fe80::2", own_six)]
+        {
+            links.send(1, &framed(2, packet));
+            let out = links.send(1, &answered(gateway, STATION, asker));
+            let source = |frame: &[u8]| classify(LinkType::Ethernet, frame).unwrap().key.src();
+            let sources: Vec<_> = out.iter().map(|(port, frame)| (*port, source(frame))).collect();
+            assert_eq!(sources, [(1, address(own))], "{wan}");
+        }
+    }
+}
+
 /// RFC 8200 §4.4, RFC 5095 §3: a packet that is to go on by way of a routing header is told that its type is
 /// none that is known; one that has come to its end is as any other.
 #[test]
@@ -396,6 +452,24 @@ fn link_local_addresses_of_ipv4_stay_on_their_link() {
     assert_eq!(links.stage.drops().iter().collect::<Vec<_>>(), [(DropReason::Martian, 2)]);
     links.send(0, &from([169, 254, 7, 9], [169, 254, 7, 1], &echo(8, 1, b"x")));
     assert_eq!(has("echo_replies", &links.stage), 1, "the router itself is on that link");
+}
+
+/// RFC 3927 §2.6.2: what the router itself says to them stays on the link, too, whatever routes say.
+#[test]
+fn answers_to_link_local_addresses_of_ipv4_stay_on_their_link() {
+    let routes = "default via 192.0.2.254 mac 02:00:00:00:07:01 port wan\n169.254.0.0/16 port wan";
+    let mut links = Links::new(INTERFACES, routes);
+    for (protocol, payload) in [(1, echo(8, 1, b"x")), (17, udp(1, 2, b"x"))] {
+        let request = ipv4(protocol, be([169, 254, 3, 4]), be([10, 0, 0, 1]), &payload);
+        let out = links.send(0, &framed(1, &request));
+        assert!(out.iter().all(|(port, _)| *port == 0), "protocol {protocol}: {out:?}");
+    }
+    let question = [&[0x0a, 0, 0, 1][..], &[0; 6], &[169, 254, 3, 4]].concat();
+    let mut links = Links::new(INTERFACES, routes);
+    let request = ipv4(1, be([169, 254, 3, 4]), be([10, 0, 0, 1]), &echo(8, 1, b"x"));
+    let out = links.send(0, &framed(1, &request));
+    assert_eq!(out.len(), 1);
+    assert_eq!((&out[0].1[12..14], &out[0].1[28..42]), (&[8, 6][..], &question[..]), "asks who has it");
 }
 
 fn be(address: [u8; 4]) -> u32 {

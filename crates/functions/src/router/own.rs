@@ -10,10 +10,10 @@ use slipstream_wire::{Flags, Headers, LinkType, classify};
 use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
 use super::forward::{JUMBO, check_options, check_v4, check_v6, options_v6};
-use super::interface::{Mac, is_link_local};
+use super::interface::Mac;
 use super::listener::QUERY;
 use super::neighbours::Claim;
-use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
+use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router, stays_on_link};
 use crate::bytes::{be16, put};
 use crate::icmp;
 use crate::icmp::Link;
@@ -192,8 +192,12 @@ impl Router {
             if let Ok(headers) = classify(LinkType::RawIp, &packet) {
                 fill_ip(&mut packet, &headers);
             }
-            self.counters.echo_replies += 1;
-            self.send(fx, src, &packet);
+            // No other address than the one that was asked may reply (RFC 4443 §4.2).
+            let way = self.way_back(src, fx.cx.input, fx.cx.now);
+            let way = way.filter(|way| self.may_come_from(from, way.port));
+            let sent = way.is_some_and(|way| self.send_on(fx, way, &packet));
+            let counter = if sent { &mut self.counters.echo_replies } else { &mut self.counters.unroutable };
+            *counter += 1;
         }
         self.message = packet;
         Verdict::drop(DropReason::Local)
@@ -313,8 +317,7 @@ impl Router {
             return;
         };
         let dst = headers.key.dst();
-        // A link-local address is none on other links.
-        let here = || !is_link_local(dst) || self.interface(way.port).is_some_and(|i| i.owns(dst));
+        let here = || self.may_come_from(dst, way.port);
         let asked = (dst.is_ipv6() && self.own.contains(&dst) && here()).then_some(dst);
         let Some(source) = asked.or_else(|| self.source(way.port, to)) else {
             self.counters.unroutable += 1;
@@ -322,37 +325,42 @@ impl Router {
         };
         let mut scratch = std::mem::take(&mut self.message);
         if icmp::answer(message, packet, Link::Unicast, source, &mut scratch).is_ok() {
-            if self.limiter.allow(1, now) {
-                self.counters.icmp_sent += 1;
-                self.send_on(fx, way, &scratch);
+            let counter = if !self.limiter.allow(1, now) {
+                &mut self.counters.icmp_suppressed
+            } else if self.send_on(fx, way, &scratch) {
+                &mut self.counters.icmp_sent
             } else {
-                self.counters.icmp_suppressed += 1;
-            }
+                &mut self.counters.unroutable
+            };
+            *counter += 1;
         }
         self.message = scratch;
     }
 
-    /// The address to speak to `to` from, at this port.
+    /// The address to speak to `to` from, at this port. One that is of the link alone speaks to nobody beyond
+    /// it while the router has another (RFC 6724 §5, rule 2).
     fn source(&self, port: u8, to: IpAddr) -> Option<IpAddr> {
-        let any = || self.own.iter().copied().find(|a| a.is_ipv6() == to.is_ipv6() && !is_link_local(*a));
-        self.interface(port).and_then(|i| i.source(to)).or_else(any)
+        let suits = |a: &IpAddr| a.is_ipv6() == to.is_ipv6() && !stays_on_link(*a);
+        let any = || self.own.iter().copied().find(suits);
+        let here = self.interface(port).and_then(|i| i.source(to));
+        here.filter(|a| stays_on_link(to) || !stays_on_link(*a)).or_else(any).or(here)
     }
 
     /// The way to an address that has sent a packet that came in by `port`.
     fn way_back(&mut self, to: IpAddr, port: u8, now: slipstream_core::time::Nanos) -> Option<Adjacency> {
-        let hop = if is_link_local(to) { Hop::Link(port) } else { self.fib.look_up(to)? };
+        // What is of the link alone is never sent to a gateway (RFC 3927 §2.6.2, RFC 4291 §2.5.6).
+        let hop = if stays_on_link(to) { Hop::Link(port) } else { self.fib.look_up(to)? };
         self.way(hop, to, now)
     }
 
-    /// Sends a packet of the router's own.
-    fn send(&mut self, fx: &mut FunctionContext<'_, '_>, to: IpAddr, packet: &[u8]) {
-        match self.way_back(to, fx.cx.input, fx.cx.now) {
-            Some(way) => self.send_on(fx, way, packet),
-            None => self.counters.unroutable += 1,
-        }
+    /// Says that a packet of the router's own may leave by a port with this source: an address of one link
+    /// alone is none on the others.
+    fn may_come_from(&self, source: IpAddr, port: u8) -> bool {
+        !stays_on_link(source) || self.interface(port).is_some_and(|i| i.owns(source))
     }
 
-    fn send_on(&mut self, fx: &mut FunctionContext<'_, '_>, way: Adjacency, packet: &[u8]) {
+    /// Sends a packet of the router's own. Returns false if it can't leave.
+    fn send_on(&mut self, fx: &mut FunctionContext<'_, '_>, way: Adjacency, packet: &[u8]) -> bool {
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         if self.start() == ETHERNET {
@@ -369,11 +377,15 @@ impl Router {
                     macs.write_to(fx.cx.data_mut(&frame));
                 }
                 fx.made.push(NewPacket::new(frame, port));
+                true
             }
-            Decision::Wait { neighbour, .. } => self.hold(fx, neighbour, frame),
+            Decision::Wait { neighbour, .. } => {
+                self.hold(fx, neighbour, frame);
+                true
+            }
             _ => {
-                self.counters.unroutable += 1;
                 fx.cx.pool.free(frame.buf);
+                false
             }
         }
     }
