@@ -245,6 +245,24 @@ fn echo_replies_from_an_address_of_another_link_don_t_leave() {
     assert_eq!((counted, links.pool.live()), ([2, 1], 0));
 }
 
+/// RFC 792, RFC 1071: the checksum of a reply that is all zeros is 0xffff.
+#[test]
+fn echo_replies_of_zeros_have_a_right_checksum() {
+    let mut links = Links::new(INTERFACES, "");
+    is_known(&mut links, "10.0.0.7", "10.0.0.1");
+    for (id, payload) in [(0, &[0; 9][..]), (0, &[]), (0, &[0xff, 0xff]), (7, &[1, 2, 3])] {
+        let mut request = echo(8, id, payload);
+        request[6..8].fill(0);
+        let request = filled(ipv4(1, be([10, 0, 0, 7]), be([10, 0, 0, 1]), &request));
+        let out = links.send(0, &framed(1, &request));
+        let reply = &out[0].1;
+        let headers = classify(LinkType::Ethernet, reply).unwrap();
+        assert_eq!((reply[34], verify_transport(reply, &headers)), (0, Verdict::Right), "{id} {payload:?}");
+        let zeros = reply[34..].iter().all(|byte| *byte == 0);
+        assert!(!zeros, "their sum is 0, which receivers take for damage");
+    }
+}
+
 /// A reply that no route leads back for is none that was sent.
 #[test]
 fn answers_that_can_t_leave_are_counted_as_such() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use slipstream_wire::checksum::{Delta, Verdict as Sum, fill_ip, verify_transport};
+use slipstream_wire::checksum::{Verdict as Sum, fill_ip, fill_transport, verify_transport};
 use slipstream_wire::protocol::{DESTINATION_OPTIONS, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, UDP};
 use slipstream_wire::view::{Extension, Ipv6};
 use slipstream_wire::{Flags, Headers, LinkType, classify};
@@ -181,16 +181,13 @@ impl Router {
             }
             _ => false,
         };
-        let code_is_zero = be16(&packet, l4) == Some(request);
-        if whole
-            && code_is_zero
-            && let Some(sum) = be16(&packet, l4 + 2)
-        {
+        if whole && be16(&packet, l4) == Some(request) {
             put(&mut packet, l4, &reply.to_be_bytes());
-            let change = Delta::new().word(request, reply).address(dst, from);
-            put(&mut packet, l4 + 2, &change.apply(sum).to_be_bytes());
+            // The checksum is made anew: one that is updated would be 0 in a reply of zeros alone, which is
+            // wrong (RFC 1624 §3).
             if let Ok(headers) = classify(LinkType::RawIp, &packet) {
                 fill_ip(&mut packet, &headers);
+                fill_transport(&mut packet, &headers);
             }
             // No other address than the one that was asked may reply (RFC 4443 §4.2).
             let way = self.way_back(src, fx.cx.input, fx.cx.now);
