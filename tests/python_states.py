@@ -106,9 +106,21 @@ class States:
         six = s.Sketch("exact", key_bytes=16)
         six.update("::1")
         assert six.flow_size("::1").estimate == six.weight == 1
+        import copy
         import pickle
 
         assert pickle.loads(pickle.dumps(heavy)) == heavy
+
+        class Named(s.Sketch):
+            """A subclass with an attribute of its own; one inside a function can be copied, not pickled."""
+
+        named = Named("exact")
+        named.update(keys)
+        named.name = "monday"
+        for twin in (copy.copy(named), copy.deepcopy(named)):
+            assert type(twin) is Named and twin == named and twin.name == "monday", type(twin)
+            twin.clear()
+        assert named.weight == 5000, "a copy is the sketch itself"
 
     def states(self):
         """Files of `measure --save`: read here, written here, and read by the command."""

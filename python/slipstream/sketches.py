@@ -231,7 +231,8 @@ class Sketch:
     __hash__ = None
 
     def __reduce__(self) -> tuple:
-        return Sketch.from_bytes, (self.to_bytes(),)
+        # A subclass's objects have attributes of their own, too.
+        return type(self).from_bytes, (self.to_bytes(),), getattr(self, "__dict__", None)
 
 
 def _checked(other: Sketch) -> Sketch:
