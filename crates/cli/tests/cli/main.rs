@@ -19,3 +19,4 @@ mod memory;
 mod metrics;
 mod model;
 mod operation;
+mod reload;

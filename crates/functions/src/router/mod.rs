@@ -15,6 +15,8 @@
 //!   no route leads back to.
 
 #[cfg(test)]
+mod answer_tests;
+#[cfg(test)]
 mod capture_tests;
 #[cfg(test)]
 mod context_tests;
