@@ -79,31 +79,35 @@ pub(crate) fn serve(path: &Path, operation: Shared) -> anyhow::Result<Socket> {
     Ok(socket)
 }
 
+/// Refuses a path that another process has a socket at, or where something else is; warns where that can't be
+/// told.
+fn check_vacant(path: &Path) -> anyhow::Result<()> {
+    let Ok(about) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !about.file_type().is_socket() {
+        bail!("there is a file of this name, which is no socket")
+    }
+    let Err(error) = UnixStream::connect(path) else { bail!("another process serves there") };
+    // The socket of a log daemon, say, which takes datagrams: its process is there.
+    if error.raw_os_error() == Some(EPROTOTYPE) {
+        bail!("another process has a socket of another type there")
+    }
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        warn!(
+            "--control {}: another user's socket was there and is replaced; if its process still runs, nobody \
+             reaches it any more",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// A socket at `path` with mode 0600, in place of one that a process before left behind.
 fn bind(path: &Path) -> anyhow::Result<(UnixListener, Socket)> {
     // Nobody reaches it before its mode is set: until then it has another name.
     let name = path.file_name().context("this is no path of a file")?;
     let made = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     check_length(path, made.as_os_str().len().saturating_sub(path.as_os_str().len()))?;
-    match fs::symlink_metadata(path) {
-        Ok(about) if !about.file_type().is_socket() => {
-            bail!("there is a file of this name, which is no socket")
-        }
-        Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => bail!("another process serves there"),
-            // The socket of a log daemon, say, which takes datagrams: its process is there.
-            Err(error) if error.raw_os_error() == Some(EPROTOTYPE) => {
-                bail!("another process has a socket of another type there")
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => warn!(
-                "--control {}: another user's socket was there and is replaced; if its process still runs, \
-                 nobody reaches it any more",
-                path.display()
-            ),
-            Err(_) => {}
-        },
-        Err(_) => {}
-    }
+    check_vacant(path)?;
     // A folder for it may be missing, as `/run/slipstream` is after each start of the system.
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         let _ = fs::create_dir(folder);

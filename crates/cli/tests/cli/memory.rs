@@ -1,11 +1,18 @@
 //! Memory that can't be had is an error, and nothing dies of it.
 
 use std::fs;
+use std::path::Path;
 
 use crate::common::{campus, names, run_under, scratch, text};
 
 /// 300 MB of address space.
 const LITTLE: &str = "ulimit -v 300000";
+
+/// Runs the program with little memory, of which it says that tables of this setting's size can't be had.
+fn tables_are_refused(dir: &Path, words: &str, setting: &str) {
+    let hint = format!("give `{setting}` a lower value");
+    run_under(LITTLE, dir, words).with(2).silent().saying(&["memory for tables", "can't be had", &hint]);
+}
 
 #[test]
 fn memory_that_can_not_be_had_is_an_error() {
@@ -21,12 +28,7 @@ fn memory_that_can_not_be_had_is_an_error() {
     }
     for (setting, value) in [("flows", 268_435_456), ("capacity", 16_777_216)] {
         let words = format!("reframe {} null --{setting} {value}", text(&campus()));
-        let hint = format!("give `{setting}` a lower value");
-        run_under(LITTLE, dir.path(), &words).with(2).silent().saying(&[
-            "memory for tables",
-            "can't be had",
-            &hint,
-        ]);
+        tables_are_refused(dir.path(), &words, setting);
     }
 }
 
@@ -71,11 +73,6 @@ fn tables_of_stages_that_can_not_be_had_are_an_error() {
     ] {
         let context = if setting == "context_flows" { "--context-flows 67108864" } else { "" };
         let words = format!("run -i {} -o null {context} -e '{graph}'", text(&campus()));
-        let hint = format!("give `{setting}` a lower value");
-        run_under(LITTLE, dir.path(), &words).with(2).silent().saying(&[
-            "memory for tables",
-            "can't be had",
-            &hint,
-        ]);
+        tables_are_refused(dir.path(), &words, setting);
     }
 }

@@ -11,6 +11,13 @@ use super::tests::{datagram, framed, has};
 use super::*;
 use crate::test_packets::{echo, filled, ipv4, ipv6, udp};
 
+/// A host on the link `lan` that the router knows, and the router's own address there.
+fn known_host(links: &mut Links) -> (Ipv6Addr, Ipv6Addr) {
+    let [host, own] = ["2001:db8:a::7", "2001:db8:a::1"];
+    is_known(links, host, own);
+    (host.parse().unwrap(), own.parse().unwrap())
+}
+
 /// RFC 4443 §2.2 (a): what was asked answers. RFC 1812 §4.3.2.4: the outgoing interface does.
 #[test]
 fn port_unreachable_comes_from_the_ipv6_address_that_was_asked() {
@@ -105,9 +112,7 @@ fn errors_beyond_the_link_come_from_addresses_that_reach_beyond() {
 #[test]
 fn a_routing_header_leads_nowhere() {
     let mut links = Links::new(INTERFACES, "");
-    let (host, own): (Ipv6Addr, Ipv6Addr) =
-        ("2001:db8:a::7".parse().unwrap(), "2001:db8:a::1".parse().unwrap());
-    is_known(&mut links, "2001:db8:a::7", "2001:db8:a::1");
+    let (host, own) = known_host(&mut links);
     let udp = udp(1000, 53, b"x");
     let routing = |next: u8, kind: u8, left: u8| [&[next, 2, kind, left, 0, 0, 0, 0][..], &[9; 16]].concat();
     let options = [43, 0, 1, 4, 0, 0, 0, 0];
@@ -181,9 +186,7 @@ fn nobody_is_told_about_damaged_datagrams() {
 #[test]
 fn echo_replies_have_no_extension_headers() {
     let mut links = Links::new(INTERFACES, "");
-    let (host, own): (Ipv6Addr, Ipv6Addr) =
-        ("2001:db8:a::7".parse().unwrap(), "2001:db8:a::1".parse().unwrap());
-    is_known(&mut links, "2001:db8:a::7", "2001:db8:a::1");
+    let (host, own) = known_host(&mut links);
     let request = echo(128, 7, b"payload");
     let option = |next: u8, kind: u8| [next, 0, kind, 4, 0, 0, 0, 0];
     let reply = Some(([129, 0], 0x0007_0001));
