@@ -1,8 +1,11 @@
 /* Sends UDP frames of 60 bytes of many flows in turn by a packet socket, at a set rate, for a set time:
  *
- *     flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME]
+ *     flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME [stamped]]
  *
- * Up to 32 leave at a time, all in one system call, and it sleeps in between; fewer are waited for awake. Prints how many left. What the interface has no room for is tried again. */
+ * Up to 32 leave at a time, all in one system call, and it sleeps in between; fewer are waited for awake.
+ * With `stamped`, each frame has its number and the time at which it leaves (ns since 1970) behind the UDP
+ * header, eight bytes each in network order, and the sender sleeps in between however few they are. Prints
+ * how many left. What the interface has no room for is tried again. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,10 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 
-enum { LENGTH = 60, AT_ONCE = 32 };
+enum { LENGTH = 60, AT_ONCE = 32, STAMP = 42 };
 
 static uint16_t ip_checksum(const uint8_t *header)
 {
@@ -46,6 +50,19 @@ static void make(uint8_t *frame, const uint8_t *to, unsigned flow)
     frame[39] = LENGTH - 34;
 }
 
+static void put(uint8_t *to, uint64_t number)
+{
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)(number >> (56 - 8 * i));
+}
+
+static uint64_t since_1970(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 static void wait_awake(const struct timespec *until)
 {
     struct timespec now;
@@ -56,9 +73,9 @@ static void wait_awake(const struct timespec *until)
 
 int main(int argc, char **argv)
 {
-    int at_a_time = argc == 7 ? atoi(argv[6]) : AT_ONCE;
-    if (argc < 6 || argc > 7 || at_a_time < 1 || at_a_time > AT_ONCE) {
-        fprintf(stderr, "usage: flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME]\n");
+    int at_a_time = argc >= 7 ? atoi(argv[6]) : AT_ONCE, stamped = argc == 8 && !strcmp(argv[7], "stamped");
+    if (argc < 6 || argc > 7 + stamped || at_a_time < 1 || at_a_time > AT_ONCE) {
+        fprintf(stderr, "usage: flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME [stamped]]\n");
         return 2;
     }
     uint8_t to[6];
@@ -69,6 +86,10 @@ int main(int argc, char **argv)
     uint8_t *frames = malloc((size_t)flows * LENGTH);
     for (unsigned flow = 0; flow < flows; flow++)
         make(frames + (size_t)flow * LENGTH, to, flow);
+    static uint8_t numbered[AT_ONCE][LENGTH];
+    /* Sleeps end when they are due, not up to 50 µs later. */
+    if (stamped)
+        prctl(PR_SET_TIMERSLACK, 1);
 
     int fd = socket(AF_PACKET, SOCK_RAW, 0), on = 1;
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[1])};
@@ -94,6 +115,11 @@ int main(int argc, char **argv)
     while (sent < all) {
         for (int i = 0; i < at_a_time; i++, flow = (flow + 1) % flows)
             parts[i].iov_base = frames + (size_t)flow * LENGTH;
+        for (int i = 0; stamped && i < at_a_time; i++) {
+            parts[i].iov_base = memcpy(numbered[i], parts[i].iov_base, LENGTH);
+            put(numbered[i] + STAMP, sent + (uint64_t)i);
+            put(numbered[i] + STAMP + 8, since_1970());
+        }
         for (int done = 0; done < at_a_time;) {
             int n = sendmmsg(fd, messages + done, (unsigned)(at_a_time - done), 0);
             if (n > 0)
@@ -107,7 +133,7 @@ int main(int argc, char **argv)
         uint64_t at = (uint64_t)next.tv_nsec + gap;
         next.tv_sec += (time_t)(at / 1000000000);
         next.tv_nsec = (long)(at % 1000000000);
-        if (at_a_time == AT_ONCE)
+        if (at_a_time == AT_ONCE || stamped)
             clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
         else
             wait_awake(&next);
