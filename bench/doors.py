@@ -7,10 +7,10 @@ usage: bench/doors.py [--binary target/release/slipstream] [--dpdk BINARY] [--pa
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
 Packets of 64 flows in turn leave one by one, each with its number and the time at which it leaves. tcpdump on
-the far side writes down what arrives, with the kernel's time; the delay is from the one time to the other, all
-that is on the way included. Each packet is held for 64 µs, since the next one of its flow comes later. The
-sender sleeps between packets. Nothing else should run on the machine. Needs root, ip, ethtool, tcpdump and
-a C compiler; `--dpdk` names a binary with ports of DPDK (make dpdk).
+the far side writes down what arrives, with the kernel's time; the delay is from the one time to the other,
+all that is on the way included. Each packet is held for 64 µs, since the next one of its flow comes later.
+The sender sleeps between packets. Nothing else should run on the machine. Needs root, ip, ethtool, tcpdump
+and a C compiler; `--dpdk` names a binary with ports of DPDK (make dpdk).
 """
 
 import argparse
