@@ -156,3 +156,50 @@ fn give_back(mut views: Vec<PacketView<'_>>, spare: &mut Vec<PacketView<'static>
     views.clear();
     *spare = views.into_iter().map(|v| PacketView { data: &[], l3: v.l3, l4: v.l4 }).collect();
 }
+
+#[cfg(test)]
+mod tests {
+    use slipstream_core::frame::Info;
+    use slipstream_core::pool::PacketMeta;
+    use slipstream_core::time::Nanos;
+    use slipstream_wire::{LinkType, classify};
+
+    use super::super::compress::test_packets::Packet;
+    use super::*;
+
+    /// Packets with these acknowledgement numbers, as frames of flow 0; of `None` the TCP header is cut.
+    fn train(pool: &mut Pool, numbers: &[Option<u32>]) -> Vec<Frame> {
+        let mut frame = |number: &Option<u32>| {
+            let ports_only = number.is_none().then_some(14 + 20 + 4);
+            let data = Packet { ack: number.unwrap_or(0), snap: ports_only, ..Packet::default() }.frame();
+            let info =
+                classify(LinkType::Ethernet, &data).map_or_else(|_| Info::default(), |h| Info::new(&h));
+            assert_eq!(info.is_tcp(), number.is_some());
+            let len = data.len() as u32;
+            let buf = pool.insert(PacketMeta::default(), &data);
+            Frame { info, flow: 0, ..Frame::unclassified(Nanos(0), buf, len) }
+        };
+        numbers.iter().map(&mut frame).collect()
+    }
+
+    /// Nobody knows which acknowledgements are duplicates of one that could not be read, wherever in its train
+    /// that one came.
+    #[test]
+    fn behind_a_packet_that_cannot_be_read_nothing_goes() {
+        let cases: [(&[Option<u32>], usize); 4] =
+            [(&[Some(1000)], 1), (&[None], 0), (&[None, Some(1500)], 0), (&[Some(1500), None], 0)];
+        for (between, gone) in cases {
+            let mut pool = Pool::new();
+            let mut finish = TrainFinish::new(true, false).unwrap();
+            finish.forget(0);
+            for numbers in [&[Some(1000)], between] {
+                let mut frames = train(&mut pool, numbers);
+                assert_eq!(finish.finish(&mut pool, &mut frames, 0), 0);
+            }
+            let mut frames = train(&mut pool, &[Some(2000), Some(3000)]);
+            let last = frames[1].buf;
+            assert_eq!(finish.finish(&mut pool, &mut frames, 0), gone, "{between:?}");
+            assert_eq!((frames.len(), frames[frames.len() - 1].buf), (2 - gone, last));
+        }
+    }
+}

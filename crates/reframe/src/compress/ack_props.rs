@@ -112,7 +112,7 @@ fn train() -> impl Strategy<Value = Vec<Packet>> {
     let options = || prop_oneof![4 => Just(0_u8), 4 => Just(1), 2 => Just(2), 1 => Just(3), 1 => Just(4)];
     let other_options = prop::option::weighted(0.1, options());
     let step = prop_oneof![8 => 1..200_u32, 2 => Just(0), 1 => Just(200_000)];
-    let odd = prop_oneof![9 => Just(0_u8), 1 => 1..11_u8];
+    let odd = prop_oneof![9 => Just(0_u8), 1 => 1..12_u8];
     let packet = (
         step,
         any::<bool>(),
@@ -147,6 +147,7 @@ fn train() -> impl Strategy<Value = Vec<Packet>> {
                     5 => p.ttl = 60,
                     6 => p.seq += 1,
                     7 => p.hardware = 2,
+                    11 => (p.flags, p.ack) = (PSH, number.wrapping_mul(1 + tick)),
                     10 if ece && tick == 3 => p.snap = Some(14 + 20 + 13),
                     8 | 9 if ece => p.flags |= ECE,
                     _ => {}

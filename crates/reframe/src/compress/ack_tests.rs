@@ -73,6 +73,18 @@ fn of_advancing_acks_the_last_stays() {
     assert!(kept(&[]).is_empty());
 }
 
+/// The number of a packet without the flag ACK means nothing (RFC 9293 §3.1): neither is the flow known by it,
+/// nor are the acknowledgements behind it duplicates.
+#[test]
+fn a_number_without_the_flag_acknowledges_nothing() {
+    for number in [50, 900] {
+        let mute = Packet { flags: PSH, payload: 10, ..ack(number) };
+        assert_eq!(kept(&[mute.clone(), ack(200), ack(300)]), [true, false, true], "{number}");
+        let unknown = compress(&mut AckState::default(), &[mute, ack(100), ack(200), ack(300)]);
+        assert_eq!(unknown, [true, true, false, true], "{number}");
+    }
+}
+
 #[test]
 fn ipv6_is_the_same() {
     let six = |a| Packet { ipv6: true, ..ack(a) };

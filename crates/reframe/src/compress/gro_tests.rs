@@ -7,8 +7,8 @@ use slipstream_core::time::Nanos;
 use slipstream_wire::gro::{Limits, Refusal};
 use slipstream_wire::{LinkType, classify};
 
-use super::Gro;
 use super::test_packets::{PSH, Packet};
+use super::{Gro, GroStats};
 
 /// Trains of these packets; `wire`: bytes that were on the wire beyond those captured.
 fn batch(pool: &mut Pool, trains: &[Vec<Packet>], wire: u32) -> Batch {
@@ -73,9 +73,20 @@ fn trains_become_super_frames_and_none_goes_beyond_its_train() {
     assert_eq!((stats.longest, stats.bytes), (440, 7 * 40 + 17 * 100));
     // Each packet of a train of two and more begins it, joins the one before, or is refused.
     assert_eq!(stats.trains + stats.merged() + refused.iter().map(|(_, n)| n).sum::<u64>(), 20);
+    assert_eq!(stats.mean_segments(), Some(17.0 / 7.0));
+    assert_eq!(GroStats::default().mean_segments(), None);
     let mut twice = stats.clone();
     twice.merge(&stats);
-    assert_eq!((twice.super_frames, twice.mean_segments()), (14, stats.mean_segments()));
+    let refused = stats.refused.map(|packets| 2 * packets);
+    let sums = GroStats {
+        super_frames: 14,
+        segments: 34,
+        bytes: 2 * stats.bytes,
+        longest: 440,
+        trains: 10,
+        refused,
+    };
+    assert_eq!(twice, sums);
     // A stage that leaves checksums to ports marks the same but for these.
     batch.frames.iter_mut().for_each(|frame| *frame = Frame { info: alone(&pool, frame), ..*frame });
     let mut gro = Gro::new(limits, false);
