@@ -166,3 +166,64 @@ impl<K: Copy + Eq> Table<K> {
         self.sets.iter_mut().flatten().for_each(|entry| entry.rule = EMPTY);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(n: u16, ipv6: bool) -> FlowKey {
+        if ipv6 {
+            return FlowKey::new(&[], [7; 16].into(), [8; 16].into(), 6, n, 1).unwrap();
+        }
+        FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, n, 1).unwrap()
+    }
+
+    fn packet(key: &FlowKey) -> PacketFields {
+        PacketFields::of(key, 0, 60)
+    }
+
+    proptest! {
+        /// Against a list in which the one used last stands first, and the fifth falls off.
+        #[test]
+        fn of_four_flows_the_least_recently_used_makes_room(
+            steps in prop::collection::vec((0..7_u16, any::<bool>(), prop::option::of(0..3_u32)), 0..60),
+            ipv6 in any::<bool>(),
+            clear_at in 0..60_usize,
+        ) {
+            let mut cache = DecisionCache::new(4, Reads::default());
+            let mut twin: Vec<(u16, Option<u32>)> = Vec::new();
+            for (n, (flow, put, rule)) in steps.into_iter().enumerate() {
+                if n == clear_at {
+                    cache.clear();
+                    twin.clear();
+                }
+                let (key, known) = (key(flow, ipv6), twin.iter().position(|(f, _)| *f == flow));
+                if put {
+                    cache.put(&key, u64::from(flow), &packet(&key), rule);
+                    known.map(|at| twin.remove(at));
+                    twin.insert(0, (flow, rule));
+                    twin.truncate(4);
+                } else {
+                    let expected = known.map(|at| twin.remove(at));
+                    prop_assert_eq!(cache.get(&key, u64::from(flow), &packet(&key)), expected.map(|(_, rule)| rule));
+                    twin.splice(0..0, expected);
+                }
+            }
+        }
+    }
+
+    /// Packets of one flow of ICMP may differ in type, which rules may read; packets of other flows can't.
+    #[test]
+    fn icmp_is_remembered_where_rules_do_not_read_its_type() {
+        let key = key(0, false);
+        for (reads, icmp) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut cache = DecisionCache::new(4, Reads { icmp: reads, ..Reads::default() });
+            let packet = if icmp { packet(&key).with_icmp(8, 0) } else { packet(&key) };
+            cache.put(&key, 0, &packet, Some(1));
+            let expected = (!(reads && icmp)).then_some(Some(1));
+            assert_eq!(cache.get(&key, 0, &packet), expected, "{reads} {icmp}");
+        }
+    }
+}

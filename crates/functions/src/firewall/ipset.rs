@@ -229,3 +229,58 @@ fn addresses(six: bool, text: &str) -> Option<(u128, u128)> {
     let ((six_first, first), (six_last, last)) = (number(first), number(last));
     (six_first == six && six_last == six && first <= last).then_some((first, last))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slipstream_wire::FlowKey;
+
+    use super::*;
+
+    /// A packet of TCP from this address, with ports or as a fragment, which has none.
+    fn packet(src: u32, port: u16, whole: bool) -> PacketFields {
+        let (src, dst) = (std::net::Ipv4Addr::from_bits(src), std::net::Ipv4Addr::LOCALHOST);
+        let (port, flags) = if whole { (port, Flags::PORTS) } else { (0, 0) };
+        let key = FlowKey::new(&[], src.into(), dst.into(), TCP, port, 0).unwrap();
+        PacketFields::of(&key, flags.into(), 60)
+    }
+
+    const BASE: u32 = 0x0a00_0000;
+
+    proptest! {
+        /// Entries may overlap, meet, lie within each other, and stand in any order.
+        #[test]
+        fn a_set_has_what_any_of_its_entries_has(
+            entries in prop::collection::vec((0..60_u32, 0..30_u32), 0..12),
+            with_ports in any::<bool>(),
+        ) {
+            let kind = if with_ports { "hash:net,port" } else { "hash:net" };
+            let mut text = format!("create s {kind} family inet\n");
+            for (first, more) in &entries {
+                let [first, last] = [*first, first + more].map(|n| std::net::Ipv4Addr::from_bits(BASE + n));
+                let port = if with_ports { ",tcp:7" } else { "" };
+                text += &format!("add s {first}-{last}{port}\n");
+            }
+            let sets = IpSets::parse(&text).unwrap();
+            for n in 0..100 {
+                let is_member = entries.iter().any(|(first, more)| (*first..=first + more).contains(&n));
+                let contains = |port, whole| {
+                    sets.get("s").unwrap().contains(&packet(BASE + n, port, whole), [true, true])
+                };
+                prop_assert_eq!(contains(7, true), is_member, "{}", n);
+                prop_assert_eq!(contains(8, true), is_member && !with_ports, "{}", n);
+                prop_assert_eq!(contains(7, false), is_member && !with_ports, "{}", n);
+            }
+        }
+    }
+
+    /// A fragment has no port, not even port 0.
+    #[test]
+    fn a_fragment_is_in_no_set_of_ports() {
+        let sets = IpSets::parse("create s bitmap:port range 0-65535\nadd s 0-9\n").unwrap();
+        let contains =
+            |port, whole| sets.get("s").unwrap().contains(&packet(BASE, port, whole), [true, true]);
+        assert_eq!([contains(0, true), contains(9, true), contains(10, true)], [true, true, false]);
+        assert!(!contains(0, false));
+    }
+}
