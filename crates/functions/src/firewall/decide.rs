@@ -305,3 +305,18 @@ fn state_of(state: CtState) -> ConnState {
         CtState::Untracked => ConnState::Untracked,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Behind more tags than are read may stand anything, which no rule saw.
+    #[test]
+    fn tags_beyond_those_that_are_read_are_seen() {
+        for tags in 0..WideKey::MAX_TAGS + 3 {
+            let frame = [&[2; 12][..], &[0x81, 0, 0, 5].repeat(tags), &[8, 0, 0x45, 0]].concat();
+            assert_eq!(has_too_many_tags(&frame), tags > WideKey::MAX_TAGS, "{tags}");
+        }
+        assert!(!has_too_many_tags(&[]));
+    }
+}

@@ -115,3 +115,35 @@ fn what_gets_no_answer_leaves_it_to_others() {
     let answers = left.iter().filter(|(port, ..)| *port == 2).count();
     assert_eq!(answers, 2, "of three that get one");
 }
+
+/// One packet in so many is logged, and every packet counts, wherever trains are cut.
+#[test]
+fn the_log_counts_packets_and_not_trains() {
+    let text = "log 1/3 tcp dst port 80\nlog 1/2 tcp dst port 80\nlog 1/1 udp\ndefault allow\n";
+    let packets = vec![ipv4(6, 0x0a00_0001, 0x0a00_0002, &tcp(4000, 80, 0x10, &[])); 20];
+    for sizes in [&[1][..], &[2, 1], &[7], &[5, 3, 1], &[20]] {
+        let rules = RuleSet::parse(text).unwrap();
+        let mut stage = PerTrain::new(FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7));
+        let left = run_with(&mut stage, &packets, sizes, &mut None).0;
+        assert!(left.len() == 20 && left.iter().all(|(port, ..)| *port == 0), "{sizes:?}");
+        let mut counted = Vec::new();
+        stage.counters(&mut |name, n| {
+            if ["logged", "by_default"].contains(&name) {
+                counted.push((name, n));
+            }
+        });
+        counted.sort_unstable();
+        assert_eq!(counted, [("by_default", 20), ("logged", 20 / 3 + 20 / 2)], "{sizes:?}");
+        // A train has an entry of each rule that logs one of its packets at least.
+        let (mut seen, mut entries) = (0, 0);
+        for size in sizes.iter().cycle().take(20) {
+            let after = (seen + size).min(20);
+            entries += [3, 2].into_iter().filter(|one_in| after / one_in > seen / one_in).count();
+            seen = after;
+        }
+        let report = stage.report().unwrap();
+        assert_eq!(report["logged"].as_array().unwrap().len(), entries, "{sizes:?}");
+        let hits: Vec<_> = report["hits"].as_array().unwrap().iter().map(|hit| &hit["packets"]).collect();
+        assert_eq!(hits, [20, 20], "{sizes:?}");
+    }
+}
