@@ -11,7 +11,7 @@ use crate::PerTrain;
 use crate::conntrack::ConntrackConfig;
 use crate::reassembly::stage_tests::run_with;
 use crate::tcp_state::{RST, SYN};
-use crate::test_packets::{error, ipv4, ipv6, tcp};
+use crate::test_packets::{error, filled, ipv4, ipv6, tcp, udp};
 
 /// A SYN to a port, behind so many headers of destination options.
 fn behind(headers: usize, port: u16) -> Vec<u8> {
@@ -145,5 +145,40 @@ fn the_log_counts_packets_and_not_trains() {
         assert_eq!(report["logged"].as_array().unwrap().len(), entries, "{sizes:?}");
         let hits: Vec<_> = report["hits"].as_array().unwrap().iter().map(|hit| &hit["packets"]).collect();
         assert_eq!(hits, [20, 20], "{sizes:?}");
+    }
+}
+
+/// The rule that a flow's context has is that of packets with the same bits, as far as rules read them.
+#[test]
+fn a_context_answers_for_packets_with_the_same_bits() {
+    let packets = [0, 0xb8, 0, 0, 0xb8, 0xb8, 0x28].map(|tos| {
+        let mut packet = ipv4(17, 0x0a00_0001, 0x0a00_0002, &udp(4000, 80, &[]));
+        packet[1] = tos;
+        filled(packet)
+    });
+    for (end, contexts) in [
+        ("default allow\n", false),
+        ("default allow\n", true),
+        ("allow state new,established\n", false),
+        ("allow state new,established\n", true),
+    ] {
+        let rules = RuleSet::parse(&format!("deny dscp ef\n{end}")).unwrap();
+        let tracks = rules.reads().state;
+        let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7);
+        if tracks {
+            stage.track(&ConntrackConfig::default());
+        }
+        let (mut layout, mut stage) = (Layout::default(), PerTrain::new(stage));
+        let words = layout.place(4);
+        let mut contexts = contexts.then(|| {
+            let mut contexts = Box::new(FlowContexts::new(&layout, 8, 7));
+            contexts.turn_to(words);
+            contexts
+        });
+        for sizes in [&[1][..], &[packets.len()]] {
+            let left = run_with(&mut stage, &packets, sizes, &mut contexts).0;
+            let ports: Vec<_> = left.iter().map(|(port, ..)| *port).collect();
+            assert_eq!(ports, [0, 1, 0, 0, 1, 1, 0], "{end} {sizes:?}");
+        }
     }
 }
