@@ -55,6 +55,42 @@ fn a_slot_that_is_too_long_is_told() {
     assert!(!run(trace.into_iter().chain(["--rate", "1pps"])).with(0).stderr.contains("slot"));
 }
 
+/// A slot that `recommend` chose itself is in its table where it is longer than usual.
+#[test]
+fn a_long_slot_is_in_the_table_of_recommend() {
+    let table = |more: &[&str]| {
+        let words = ["recommend", "synth:packets=200", "--hold-cost", "0", "--holds", "0,16us"];
+        String::from_utf8(run(words.iter().chain(more)).with(0).stdout).unwrap()
+    };
+    assert!(!table(&[]).contains("times of the model"), "10 ns are as usual");
+    let told = table(&["--rate", "10pps"]);
+    assert!(told.contains("whole numbers of 100 ns (--slot)") && !told.contains("rough"), "{told}");
+    let told = table(&["--rate", "1pps"]);
+    assert!(told.contains("whole numbers of 1.0 µs (--slot), longer than a packet takes: rough"), "{told}");
+}
+
+/// The rate is that of the gaps, and is said to be; the trace's clock that runs back is told, too.
+#[test]
+fn recommend_says_what_its_rate_is_and_that_times_ran_back() {
+    let dir = scratch();
+    let file = dir.path().join("back.pcapng");
+    let mut writer = CaptureWriter::create(&file, WriterOptions::for_path(&file, Format::PcapNg)).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: None });
+    // UDP over IPv4.
+    let mut packet = [0; 60];
+    packet[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    for time in [5000, 5400, 5100, 5600, 6000] {
+        writer.write(0, Nanos(time), 60, &packet).unwrap();
+    }
+    writer.finish().unwrap();
+    let ended = run(["recommend", text(&file), "--hold-cost", "0", "--holds", "0,16us"]).with(0);
+    assert!(ended.stderr.contains("the times of 1 packet ran backwards"), "{}", ended.stderr);
+    let table = String::from_utf8(ended.stdout).unwrap();
+    // Four gaps in 1 µs, and not five packets.
+    let line = table.lines().find(|line| line.contains("they come at")).unwrap();
+    assert!(line.contains("by the mean gap") && line.ends_with("4.000 Mpps"), "{line}");
+}
+
 #[test]
 fn settings_that_would_change_nothing_are_refused() {
     let dir = scratch();

@@ -16,7 +16,7 @@ use slipstream_lab::frontier::{Arrivals, Frontier, check_room};
 use slipstream_model::Gain;
 use slipstream_wire::{Encapsulation, LinkType};
 
-use super::super::report_damage;
+use super::super::{report_backwards, report_damage};
 use crate::port::Input;
 use crate::ui::{self, Progress};
 
@@ -41,6 +41,8 @@ pub(super) struct Arrived {
     sample: Traffic,
     /// The packets on which the frontier is measured.
     headers: Arrivals,
+    /// Packets whose times ran backwards, which count as coming with the one before.
+    backwards: u64,
     last: Option<Nanos>,
 }
 
@@ -67,6 +69,7 @@ impl Arrived {
                 }
             }
         }
+        report_backwards(this.backwards);
         let lacks = match this.packets {
             0 => "there is no packet in it",
             1 => "one packet has no rate",
@@ -104,6 +107,7 @@ impl Arrived {
     fn packet(&mut self, time: Nanos, ethernet: Option<(u32, &[u8])>) {
         self.packets += 1;
         let last = self.last.unwrap_or(time);
+        self.backwards += u64::from(time < last);
         let time = time.max(last);
         if self.last.is_some() {
             self.gaps.push(time.since(last) as f64);
@@ -115,7 +119,8 @@ impl Arrived {
         }
     }
 
-    /// Packets a second.
+    /// Packets a second, by the mean gap between two: that is what the model has packets come by. Packets divided
+    /// by the duration are more by one gap.
     pub(super) fn rate_pps(&self) -> f64 {
         (self.packets - 1) as f64 / self.duration_ns as f64 * 1e9
     }

@@ -28,6 +28,8 @@ use crate::replace::{Replacement, refuse_shared};
 use crate::ui;
 use curve::Arrived;
 
+/// Length of the model's slots where packets come often.
+const USUAL_SLOT_NS: f64 = 10.0;
 /// Time between two looks for an interrupt while the model is solved.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -163,14 +165,13 @@ fn aim(aim: Aim) -> slipstream_model::Aim {
 /// The length of the model's slots: 10 ns, or the next power of ten with which a gap has so few of them that
 /// the model is soon solved.
 fn slot_ns(args: &Recommend, rate_pps: f64) -> anyhow::Result<f64> {
-    const USUAL_NS: f64 = 10.0;
     const SLOTS: f64 = 1e6;
     match args.slot {
         Some(slot) if slot.0 <= 0.0 => bail!("--slot 0: a slot must last"),
         Some(slot) => Ok(slot.0),
         None => {
-            let tens = (1e9 / rate_pps / USUAL_NS / SLOTS).log10().ceil().max(0.0);
-            Ok(USUAL_NS * 10f64.powf(tens))
+            let tens = (1e9 / rate_pps / USUAL_SLOT_NS / SLOTS).log10().ceil().max(0.0);
+            Ok(USUAL_SLOT_NS * 10f64.powf(tens))
         }
     }
 }

@@ -7,8 +7,8 @@ use slipstream_model::Outlook;
 use slipstream_report::{Table, count, per_second, time, with_error};
 
 use super::super::frontier;
-use super::Answer;
 use super::costs::From;
+use super::{Answer, USUAL_SLOT_NS};
 use crate::cli::recommend::{Aim, Recommend};
 use crate::report::model::{Curves, Page};
 use crate::units::Duration;
@@ -179,9 +179,12 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     both(&mut t, "99 of 100 packets within", &|o| time(Some(o.p99_latency_ns)));
     t.title("What this rests on");
     t.row(["packets in the trace", &count(a.packets)]);
-    t.row(["they come at", &per_second(a.trace_pps)]);
+    t.row(["they come at, by the mean gap", &per_second(a.trace_pps)]);
     t.row(["load is taken at", &per_second(a.offered_pps)]);
     t.row(["gaps between packets", &format!("{}, CV {:.2}", a.interarrival.name(), a.interarrival.cv())]);
+    if let Some(told) = slot(a) {
+        t.row(["times of the model", &told]);
+    }
     let c = &a.costs;
     t.row(["a train costs (α)", &with_error(c.per_train_ns, c.per_train_error_ns)]);
     t.row(["each packet (β′)", &with_error(c.per_packet_ns, c.per_packet_error_ns)]);
@@ -210,6 +213,17 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
         t.row(["of the first", &format!("{} packets with a flow", count(a.frontier_packets as u64))]);
     }
     t
+}
+
+/// A remark on slots that are longer than usual; with those that a packet takes less than, times say little.
+fn slot(a: &Answer) -> Option<String> {
+    let slot = time(Some(a.slot_ns));
+    let packet_ns = a.costs.per_batch_ns + a.none().packet_ns;
+    match a.slot_ns {
+        short if short <= USUAL_SLOT_NS => None,
+        long if long <= packet_ns => Some(format!("whole numbers of {slot} (--slot)")),
+        _ => Some(format!("whole numbers of {slot} (--slot), longer than a packet takes: rough")),
+    }
 }
 
 /// A remark on costs that no file has.
