@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::io::capture::Format;
-use slipstream::new_file::{Output, Room, advice_on_write, place, target};
+use slipstream::new_file::{Output, Room, advice_on_write, is_stdout, place, target};
+
+use crate::ui;
 
 /// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
 /// are options with their paths; devices and pipes may stand in several places.
@@ -62,6 +64,7 @@ pub(crate) struct Replacement {
 
 impl Replacement {
     /// Begins a file that will be `path`; `option` is named in errors. A link's target is what is replaced.
+    /// Where the file is stdout, results are printed to stderr.
     pub(crate) fn create(option: &str, path: &Path) -> anyhow::Result<Self> {
         let failed = || format!("{option} {}: can't be written", path.display());
         if path.as_os_str() == "-" {
@@ -81,10 +84,11 @@ impl Replacement {
                 path.display()
             );
         }
-        Ok(Self {
-            to: Output::create(path).with_context(failed)?,
-            said: format!("{option} {}", path.display()),
-        })
+        let to = Output::create(path).with_context(failed)?;
+        if is_stdout(path) {
+            ui::leave_stdout();
+        }
+        Ok(Self { to, said: format!("{option} {}", path.display()) })
     }
 
     /// The option, and the file as it was named.

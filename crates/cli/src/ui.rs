@@ -162,11 +162,24 @@ pub(crate) fn columns() -> Option<usize> {
     size.map(|size| usize::from(size.columns)).filter(|columns| *columns > 0)
 }
 
-/// Prints a result to stdout.
+/// True once a file of the command's is written to stdout.
+static STDOUT_IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Leaves stdout to a file that is written there under a name such as `/dev/stdout`: results go to stderr from
+/// here on, as they do beside packets.
+pub(crate) fn leave_stdout() {
+    STDOUT_IS_TAKEN.store(true, Ordering::Relaxed);
+}
+
+/// Prints a result to stdout, or to stderr where [a file has stdout](leave_stdout).
 ///
 /// # Errors
 /// As [`write_out`].
 pub(crate) fn print(text: impl fmt::Display) -> anyhow::Result<()> {
+    if STDOUT_IS_TAKEN.load(Ordering::Relaxed) {
+        say(&text.to_string());
+        return Ok(());
+    }
     write_out(format!("{text}\n").as_bytes())
 }
 

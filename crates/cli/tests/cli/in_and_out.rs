@@ -315,6 +315,17 @@ fn outputs_have_files_of_their_own() {
     run_in(dir.path(), ["analyze", "d.pcap"].iter().chain(&shared)).with(0);
 }
 
+/// The remarks that `validate` makes on a pipeline are made where it runs, be it live or a replay.
+#[test]
+fn a_replay_tells_the_notes_of_its_pipeline() {
+    let words = ["-i", text(small()), "-o", "null", "-e", "slice(entries=4) -> splice"];
+    let noted = run(["validate"].iter().chain(&words)).with(0);
+    let noted = String::from_utf8(noted.stdout).unwrap();
+    let note = noted.lines().find_map(|line| line.strip_prefix("note: ")).unwrap();
+    assert!(note.starts_with("slice: functions get up to"), "{note}");
+    run(["run"].iter().chain(&words)).with(0).saying(&[note]);
+}
+
 /// A capture that goes to stdout has it for itself, by whatever name.
 #[test]
 fn packets_alone_go_to_stdout() {
@@ -346,6 +357,41 @@ fn packets_alone_go_to_stdout() {
         packets(&[&from[..], &["-o", "null", "-e", &format!("tap(path={name})")]].concat(), 2000);
         packets(&["reframe", "d.pcap", name], 2000);
         packets(&["synth", name, "--packets", "9"], 9);
+    }
+}
+
+/// A file that is written to stdout is whole there, and the result is on stderr.
+#[test]
+fn a_file_beside_the_result_may_have_stdout() {
+    let dir = scratch();
+    fs::copy(small(), dir.path().join("d.pcap")).unwrap();
+    for (words, begin, result) in [
+        (&["analyze", "d.pcap", "--parquet", "/dev/stdout"][..], &b"PAR1"[..], "Locality"),
+        (
+            &["analyze", "d.pcap", "--parquet-packets", "/dev/fd/1", "--format", "json"],
+            b"PAR1",
+            "\"schema\": 1",
+        ),
+        (&["analyze", "d.pcap", "--report", "/proc/self/fd/1"], b"<!DOCTYPE html>", "Locality"),
+        (&["measure", "d.pcap", "--task", "cardinality", "--save", "/dev/stdout"], b"SLIPMEAS", "Epoch 0"),
+    ] {
+        let named = dir.path().join("named");
+        let to_file: Vec<&str> =
+            words
+                .iter()
+                .map(|word| {
+                    if word.starts_with("/dev/") || word.starts_with("/proc/") { text(&named) } else { *word }
+                })
+                .collect();
+        let beside = run_in(dir.path(), &to_file).with(0);
+        assert!(String::from_utf8(beside.stdout).unwrap().contains(result), "{words:?}");
+        let ended = run_in(dir.path(), words).with(0).saying(&[result]);
+        assert!(ended.stdout.starts_with(begin), "{words:?}");
+        // A page has the command line, which differs; all else are the bytes of the file.
+        if begin != b"<!DOCTYPE html>" {
+            assert_eq!(ended.stdout, fs::read(&named).unwrap(), "{words:?}");
+        }
+        assert!(!ended.stdout.windows(result.len()).any(|w| w == result.as_bytes()) || begin[0] == b'<');
     }
 }
 
