@@ -286,6 +286,28 @@ class Checks(States):
         # A disk that is full is the system's error, whoever writes, with the name of the file.
         for call in (lambda: s.reframe(whole, "/dev/full"), lambda: s.synth("/dev/full", packets=10)):
             self.raises(OSError, call, "free some space", filename="/dev/full", errno=28)
+        # So is a folder in which there can be no new files, and a file that can't be read.
+        for call in (lambda: s.reframe(whole, "/proc/x.pcap"), lambda: s.synth("/proc/x.pcap", packets=10)):
+            self.raises(OSError, call, "no new files", filename="/proc/x.pcap", errno=95)
+        for load in (s.Sketch.load, s.Measurement.load, s.Partial.load, s.analyze):
+            self.raises(OSError, lambda load=load: load("/proc/self/mem"), "/proc/self/mem", filename="/proc/self/mem", errno=5)
+        # A device is written to and stays one, and a link leads where it did.
+        part, link = s.partial(whole), scratch / "link"
+        link.symlink_to(scratch / "behind")
+        for save, load in ((s.Sketch("count-min").save, s.Sketch.load), (part.save, s.Partial.load)):
+            self.raises(OSError, lambda save=save: save("/dev/full"), "/dev/full", filename="/dev/full", errno=28)
+            assert Path("/dev/full").is_char_device()
+            save(link)
+            assert link.is_symlink() and load(scratch / "behind").to_bytes() == load(link).to_bytes()
+        # A name that discards packets, as for the command, makes no file.
+        before = os.getcwd()
+        os.chdir(scratch)
+        try:
+            assert s.reframe(whole, "null")["output"] == "null" == s.synth("null", packets=10)["output"]
+            assert not os.path.exists("null")
+            assert s.reframe(whole, "./null")["packets_out"] == s.analyze("null").total.records == 1000
+        finally:
+            os.chdir(before)
         # A file's name may be no UTF-8; reports have it as well as they can.
         odd = scratch / os.fsdecode(b"odd\xff.pcap")
         report = s.synth(odd, packets=10)
@@ -424,12 +446,16 @@ print(slipstream.Sketch("count-min", memory=1 << 16).memory_bytes > 0)
         self.slipstream.synth(sections, packets=1_000_000, size=1000, snap_len=100, flows=100_000)
         self.slipstream.analyze(sections, threads=16, progress=lambda *_: callers.add(threading.get_ident()))
         assert callers <= {threading.get_ident()}, callers
-        for call in long:
+        flows = b"".join(key.to_bytes(4, "little") for key in range(6_000_000))
+        (self.scratch / "keys").write_bytes(flows)
+        before = f"sketch = slipstream.Sketch('flow-radar', memory=1 << 29); sketch.update(open({str(self.scratch / 'keys')!r}, 'rb').read())"
+        for before, call in (*(("", call) for call in long), (before, "sketch.heavy_hitters(top=1)"), (before, "sketch.flow_size(bytes(4))")):
             # A program that a shell runs in the background ignores interrupts, and so would Python here.
             # Whoever presses it once more is heard, too.
             code = f"""
 import signal, threading, time, slipstream
 signal.signal(signal.SIGINT, signal.default_int_handler)
+{before}
 ended = threading.Event()
 def interrupt():
     while not ended.wait(1):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import threading
-from typing import Any, Union
+from collections.abc import Iterator
+from typing import Any, Optional, Union
 
 from . import _native
 
@@ -40,19 +42,40 @@ def of_file(path: Path, error: _native.StateError) -> _native.StateError:
     return named
 
 
+def read(path: Path) -> bytes:
+    """The bytes of a file; an `OSError` names it, also where it can be opened and not read."""
+    with _naming(path), open(path, "rb") as file:
+        return file.read()
+
+
 def replace(path: Path, data: bytes) -> None:
-    """Writes a file beside and renames it."""
-    path = os.fspath(path)
-    # Threads may write to one path at the same time, too.
-    beside = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
-    try:
-        with open(beside, "wb") as file:
+    """Writes a file beside and renames it. A link stays one, and its target is replaced; a device or a pipe is
+    written to."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with _naming(path), open(path, "wb") as file:
             file.write(data)
-        os.replace(beside, path)
-    except BaseException as error:
+        return
+    target = os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
+    # Threads may write to one path at the same time, too.
+    beside = f"{target}.{os.getpid()}.{threading.get_ident()}.tmp"
+    try:
+        with _naming(path, beside):
+            with open(beside, "wb") as file:
+                file.write(data)
+            os.replace(beside, target)
+    except BaseException:
         if os.path.exists(beside):
             os.unlink(beside)
-        # One of writing, as where the disk is full, names no file.
-        if isinstance(error, OSError) and error.filename in (None, beside):
-            raise type(error)(error.errno, error.strerror, path) from None
+        raise
+
+
+@contextlib.contextmanager
+def _naming(path: Path, beside: Optional[str] = None) -> Iterator[None]:
+    """Has an `OSError` name the file as the user did: one of reading or writing, as where the disk is full,
+    names none by itself, and of the file `beside` nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, beside):
+            raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
         raise

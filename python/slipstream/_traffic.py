@@ -75,8 +75,8 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
             classes: Union[str, Iterable[str]] = (), **settings: Any) -> dict[str, Any]:
     """Puts packets of a flow back to back, from a capture to another; gives the command's report.
 
-    `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None for
-    the report alone. The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`,
+    `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None or
+    `"null"` for the report alone. The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`,
     `bypass="none"`, `capacity`, `flows`, `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …;
     `reframe_settings()` lists them. Times are in nanoseconds or with a unit.
 
@@ -92,7 +92,7 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
         raise ValueError(f"stamp={stamp!r}: there are 'release' and 'arrival'")
     texts = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
     source = _source(source)
-    path = None if output is None else name_of(output)
+    path = None if output is None else _output(output)
     classes = [classes] if isinstance(classes, str) else list(classes)
     report, damage, odd_times = _native.reframe(source, path, texts, classes=classes, arrival_stamps=stamp == "arrival",
                                                 workers=whole_number("workers", workers), strict=strict, progress=progress)
@@ -107,7 +107,7 @@ def reframe_settings() -> dict[str, tuple[str, Optional[str]]]:
 
 
 def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, **settings: Any) -> dict[str, Any]:
-    """Makes a capture with a known locality; gives the command's report.
+    """Makes a capture with a known locality; gives the command's report. With `"null"` as output, that alone.
 
     The settings are those of the command: `profile`, `copies`, `packets`, `flows`, `active`, `slf`, `order`,
     `train`, `zipf`, `size`, `rate`, `arrivals`, `protocol`, `ipv6`, `vlan`, `vlan_ids`, `start` (in seconds),
@@ -125,7 +125,7 @@ def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, 
         if name == "vlan_ids" and not isinstance(value, str):
             value = ",".join(str(v) for v in value)
         texts.append((name.replace("_", "-"), _text(name, value)))
-    return json.loads(_native.synth(name_of(output), texts, progress))
+    return json.loads(_native.synth(_output(output), texts, progress))
 
 
 def _source(source: Source) -> Union[str, bytes]:
@@ -133,6 +133,12 @@ def _source(source: Source) -> Union[str, bytes]:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return as_bytes(source)
     return name_of(os.fsdecode(source))
+
+
+def _output(path: Union[str, "os.PathLike[str]"]) -> Optional[str]:
+    """The name of a capture to write; None for `"null"`, which discards packets, as for the command. A file of
+    that name is `"./null"`."""
+    return None if path == "null" else name_of(path)
 
 
 _TIMES = ("hold", "hold_min", "hold_max")

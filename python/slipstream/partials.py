@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 from . import _native
 from ._native import PartialError, StateError
 from ._damage import warn
-from ._files import Bytes, Path, as_bytes, name_of, of_file, replace, whole_number
+from ._files import Bytes, Path, as_bytes, name_of, of_file, read, replace, whole_number
 from .results import Analysis, Trace
 
 Span = tuple[int, int]
@@ -77,8 +77,7 @@ class Partial:
     @classmethod
     def load(cls, path: Path) -> Partial:
         """Reads a file that `save` wrote; raises `StateError`, which names it."""
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read(path)
         try:
             return cls.from_bytes(data)
         except StateError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional, Union
 
 from . import _native
-from ._files import Bytes, Path, as_bytes, of_file, replace, whole_number
+from ._files import Bytes, Path, as_bytes, of_file, read, replace, whole_number
 
 Key = Union[bytes, str, ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -115,8 +115,7 @@ class Sketch:
     @classmethod
     def load(cls, path: Path) -> Sketch:
         """The sketch of a file that `save` wrote; raises `StateError`, which names it, for anything else."""
-        with open(path, "rb") as file:
-            state = file.read()
+        state = read(path)
         try:
             return cls.from_bytes(state)
         except _native.StateError as error:

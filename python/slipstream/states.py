@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ._files import Bytes, Path, as_bytes, of_file, replace
+from ._files import Bytes, Path, as_bytes, of_file, read, replace
 from ._native import StateError
 from .sketches import Sketch
 
@@ -49,8 +49,7 @@ class Measurement:
     def load(cls, path: Path) -> Measurement:
         """Reads a file; raises `StateError`, which names it, where it is no such file, damaged, or of a newer
         version."""
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read(path)
         try:
             return cls.from_bytes(data)
         except StateError as error:

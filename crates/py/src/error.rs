@@ -1,6 +1,8 @@
 //! Errors as exceptions. What the system says becomes an `OSError` of the fitting class with errno and file
 //! name; what is wrong with a file, a `CaptureError` or `StateError`; anything else, a `ValueError`.
 
+use std::io::{self, ErrorKind};
+
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use slipstream::io::capture::CaptureError as ReadError;
@@ -67,13 +69,13 @@ pub(crate) fn exception(error: anyhow::Error) -> PyErr {
 fn of_capture(error: &ReadError) -> PyErr {
     let text = error.to_string();
     match error {
-        ReadError::NotFound { file } | ReadError::NoFolder { file, .. } => system(file, Some(2), text),
-        ReadError::PermissionDenied { file } => system(file, Some(13), text),
-        ReadError::IsDirectory { file } => system(file, Some(21), text),
+        ReadError::NotFound { file } | ReadError::NoFolder { file, .. } => system(file, 2, text),
+        ReadError::PermissionDenied { file } => system(file, 13, text),
+        ReadError::IsDirectory { file } => system(file, 21, text),
         ReadError::Open { file, source }
         | ReadError::Create { file, source }
         | ReadError::Write { file, source }
-        | ReadError::Read { file, source, .. } => system(file, source.raw_os_error(), text),
+        | ReadError::Read { file, source, .. } => system(file, number(source), text),
         ReadError::Empty { file } | ReadError::UnknownFormat { file, .. } => at(file, Some(0), text),
         ReadError::UnsupportedVersion { file, .. } => at(file, Some(4), text),
         ReadError::HeaderTruncated { file, found, .. } => at(file, Some(*found as u64), text),
@@ -87,10 +89,22 @@ fn of_capture(error: &ReadError) -> PyErr {
     }
 }
 
+/// The system's number of an error; where it has none, since the system was not asked or said something else, the
+/// one that fits it.
+fn number(error: &io::Error) -> i32 {
+    const EIO: i32 = 5;
+    const EINVAL: i32 = 22;
+    const ENOTSUP: i32 = 95;
+    error.raw_os_error().unwrap_or_else(|| match error.kind() {
+        ErrorKind::InvalidInput => EINVAL,
+        ErrorKind::Unsupported => ENOTSUP,
+        _ => EIO,
+    })
+}
+
 /// Python chooses the class by the number: 2 is `FileNotFoundError`. It adds the name of the file, with which
 /// the text begins.
-fn system(file: &str, number: Option<i32>, text: String) -> PyErr {
-    let Some(number) = number else { return PyOSError::new_err(text) };
+fn system(file: &str, number: i32, text: String) -> PyErr {
     let what = text.strip_prefix(file).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text);
     PyOSError::new_err((number, what.to_owned(), file.to_owned()))
 }

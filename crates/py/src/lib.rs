@@ -4,7 +4,7 @@
 //! Arguments come in as numbers, text and bytes; results go out as JSON text of the same numbers that the
 //! command prints, as Parquet, or as saved states. The other half gives them names, types and documentation.
 //! Python's lock is released while there is work. A program is interrupted within a fraction of a second;
-//! only what asks, merges, loads or saves a sketch or a part is finished first.
+//! only what merges, loads or saves a sketch or a part is finished first.
 //!
 //! - `input`: a path, bytes, or `synth:…` as a source of packets.
 //! - `analyze`, `stretch`, `reframe`, `synth`, `model`, `sketch`: one file for each part of the package.

@@ -1,6 +1,6 @@
 //! `slipstream.Sketch`: a sketch over keys of a length that is known only when it is made.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use slipstream_sketch::{
 };
 
 use crate::error::StateError;
-use crate::input::in_turn;
+use crate::input::{aside, in_turn};
 
 /// An answer with the interval in which the truth lies.
 type Answer<T> = (T, T, T);
@@ -231,16 +231,32 @@ fn read<const N: usize>(state: &[u8]) -> PyResult<Box<dyn Any>> {
 
 /// A sketch. Threads that use it at the same time take turns.
 #[pyclass(frozen, module = "slipstream._native")]
-pub(crate) struct Sketch(Mutex<Box<dyn Any>>);
+pub(crate) struct Sketch {
+    shared: Arc<Mutex<Box<dyn Any>>>,
+    kind: &'static str,
+}
 
 impl Sketch {
     fn of(sketch: Box<dyn Any>) -> Self {
-        Self(Mutex::new(sketch))
+        let kind = sketch.kind();
+        Self { shared: Arc::new(Mutex::new(sketch)), kind }
     }
 
     /// Does `work` on it, once it is this thread's turn.
     fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut dyn Any) -> R + Send) -> R {
-        in_turn(py, &self.0, |sketch| work(sketch.as_mut()))
+        in_turn(py, &self.shared, |sketch| work(sketch.as_mut()))
+    }
+
+    /// The same of what may take seconds, on a thread of its own: the user can interrupt whoever waits. The work
+    /// then goes on to its end, and whoever uses the sketch meanwhile waits for that.
+    fn ask<R: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut dyn Any) -> Result<R, Failed> + Send + 'static,
+    ) -> PyResult<R> {
+        let shared = Arc::clone(&self.shared);
+        let asked = aside(py, move || work(shared.lock().unwrap_or_else(PoisonError::into_inner).as_mut()))?;
+        Ok(asked?)
     }
 }
 
@@ -294,8 +310,8 @@ impl Sketch {
     }
 
     #[getter]
-    fn kind(&self, py: Python<'_>) -> &'static str {
-        self.with(py, |sketch| sketch.kind())
+    fn kind(&self) -> &'static str {
+        self.kind
     }
 
     #[getter]
@@ -363,11 +379,15 @@ impl Sketch {
     }
 
     fn flow_size(&self, py: Python<'_>, key: PyBackedBytes) -> PyResult<Answer<u64>> {
+        // This kind finds all its flows for the size of one.
+        if self.kind == Kind::FlowRadar.name() {
+            return self.ask(py, move |sketch| sketch.flow_size(&key));
+        }
         Ok(self.with(py, |sketch| sketch.flow_size(&key))?)
     }
 
     fn heavy_hitters(&self, py: Python<'_>, threshold: u64, top: usize) -> PyResult<Vec<Keyed<u64>>> {
-        Ok(self.with(py, |sketch| sketch.heavy_hitters(Want { threshold, top }))?)
+        self.ask(py, move |sketch| sketch.heavy_hitters(Want { threshold, top }))
     }
 
     fn heavy_changes(
@@ -377,7 +397,7 @@ impl Sketch {
         threshold: u64,
         top: usize,
     ) -> PyResult<Vec<Keyed<i64>>> {
-        Ok(self.with(py, |sketch| sketch.heavy_changes(&earlier, Want { threshold, top }))?)
+        self.ask(py, move |sketch| sketch.heavy_changes(&earlier, Want { threshold, top }))
     }
 
     fn superspreaders(
@@ -387,20 +407,20 @@ impl Sketch {
         threshold: u64,
         top: usize,
     ) -> PyResult<Vec<Keyed<u64>>> {
-        Ok(self.with(py, |sketch| sketch.superspreaders(source_len, Want { threshold, top }))?)
+        self.ask(py, move |sketch| sketch.superspreaders(source_len, Want { threshold, top }))
     }
 
     fn size_distribution(&self, py: Python<'_>) -> PyResult<Vec<(u64, f64)>> {
-        Ok(self.with(py, |sketch| sketch.size_distribution())?)
+        self.ask(py, |sketch| sketch.size_distribution())
     }
 
     fn cardinality(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(self.with(py, |sketch| sketch.cardinality())?)
+        self.ask(py, |sketch| sketch.cardinality())
     }
 
     /// Keys of either, of both, of this one alone, of the other alone.
     fn set_sizes(&self, py: Python<'_>, other: PyBackedBytes) -> PyResult<[Answer<f64>; 4]> {
-        Ok(self.with(py, |sketch| sketch.set_sizes(&other))?)
+        self.ask(py, move |sketch| sketch.set_sizes(&other))
     }
 
     fn quantile(&self, py: Python<'_>, q: f64) -> PyResult<Option<Answer<f64>>> {
@@ -413,10 +433,10 @@ impl Sketch {
     }
 
     fn entropy(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(self.with(py, |sketch| sketch.entropy())?)
+        self.ask(py, |sketch| sketch.entropy())
     }
 
     fn second_moment(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(self.with(py, |sketch| sketch.second_moment())?)
+        self.ask(py, |sketch| sketch.second_moment())
     }
 }
