@@ -502,6 +502,11 @@ else:
                 assert f"{window['mean_train']:.2f} packets a train" in plot["description"], plot["description"]
             assert f"{raw['temporal_distance_ns']['p50'] / 1000:.1f} µs" in plot["description"], plot["description"]
             assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
+            # A line needs two points, also where all packets come alike.
+            alike = self.slipstream.analyze("synth:flows=3,order=round-robin,packets=300,rate=10").plot().to_dict()
+            for chart, lines in zip(alike["hconcat"], (3, 1)):
+                shares = [point["share"] for point in chart["data"]["values"]]
+                assert shares == [0, 1] * lines, shares
 
     def packets_to_the_damage(self):
         """What follows damage is not there, and that is told."""

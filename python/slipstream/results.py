@@ -189,15 +189,21 @@ class Trace:
             import altair
         except ImportError as error:
             raise ImportError("plot() needs Altair: pip install altair") from error
-        trains = [{"window": _time(window.window_ns), **point} for window in self.ip.windows
-                  for point in _cumulated(window.histogram, by_size=True)]
+        trains = []
+        # Every line rises from 0 at its first value: else one of a single value would be a point, which no line
+        # shows.
+        for window in self.ip.windows:
+            points = [{"window": _time(window.window_ns), **point} for point in _cumulated(window.histogram, by_size=True)]
+            trains += [{**point, "share": 0} for point in points[:1]] + points
         order = [_time(window.window_ns) for window in self.ip.windows]
         first = altair.Chart(altair.Data(values=trains), title="Trains, were packets held").mark_line(interpolate="step-after").encode(
             x=altair.X("value:Q", title="packets of a train, at most"),
             y=altair.Y("share:Q", title="share of packets", axis=altair.Axis(format="%"), scale=altair.Scale(domain=[0, 1])),
             color=altair.Color("window:N", title="held for", sort=order))
+        # Where a clock ran back, times lie below 0, which a logarithm can't show.
         times = [{**point, "value": point["value"] / 1000} for point in _cumulated(self.ip.temporal_distance_ns.histogram)
                  if point["value"] > 0]
+        times = [{**point, "share": 0} for point in times[:1]] + times
         second = altair.Chart(altair.Data(values=times), title="Time since the flow's packet before").mark_line().encode(
             x=altair.X("value:Q", title="µs, at most", scale=altair.Scale(type="log")),
             y=altair.Y("share:Q", title="share of pairs", axis=altair.Axis(format="%"), scale=altair.Scale(domain=[0, 1])))
