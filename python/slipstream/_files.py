@@ -49,8 +49,8 @@ def read(path: Path) -> bytes:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Writes a file beside and renames it. A link stays one, and its target is replaced; a device or a pipe is
-    written to."""
+    """Writes a file beside and renames it. A link stays one, and its target is replaced; a device or a pipe
+    is written to."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         with _naming(path), open(path, "wb") as file:
             file.write(data)

@@ -76,9 +76,9 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
     """Puts packets of a flow back to back, from a capture to another; gives the command's report.
 
     `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None or
-    `"null"` for the report alone. The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`,
-    `bypass="none"`, `capacity`, `flows`, `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …;
-    `reframe_settings()` lists them. Times are in nanoseconds or with a unit.
+    `"null"` for the report alone. The settings are those of the command: `hold="64us"`, `burst=32`,
+    `policy="waiting"`, `bypass="none"`, `capacity`, `flows`, `admit`, `budget`, `compress`, `tcp_order`,
+    `tunnel`, …; `reframe_settings()` lists them. Times are in nanoseconds or with a unit.
 
     classes: one or several, as with `--class`: `"voice: udp dst port 16384-32767 => bypass"`.
     stamp: `"release"` or `"arrival"`: which time is written with a packet.
@@ -136,8 +136,8 @@ def _source(source: Source) -> Union[str, bytes]:
 
 
 def _output(path: Union[str, "os.PathLike[str]"]) -> Optional[str]:
-    """The name of a capture to write; None for `"null"`, which discards packets, as for the command. A file of
-    that name is `"./null"`."""
+    """The name of a capture to write; None for `"null"`, which discards packets, as for the command. A file
+    of that name is `"./null"`."""
     return None if path == "null" else name_of(path)
 
 

@@ -190,8 +190,8 @@ class Trace:
         except ImportError as error:
             raise ImportError("plot() needs Altair: pip install altair") from error
         trains = []
-        # Every line rises from 0 at its first value: else one of a single value would be a point, which no line
-        # shows.
+        # Every line rises from 0 at its first value: else one of a single value would be a point, which no
+        # line shows.
         for window in self.ip.windows:
             points = [{"window": _time(window.window_ns), **point} for point in _cumulated(window.histogram, by_size=True)]
             trains += [{**point, "share": 0} for point in points[:1]] + points

@@ -104,7 +104,8 @@ mod tests {
         }
     }
 
-    /// The board and the alerts name the losses of sources, each of them once, and what a device finds damaged.
+    /// The board and the alerts name the losses of sources, each of them once, and what a device finds
+    /// damaged.
     #[test]
     fn board_and_alerts_have_the_losses_of_sources() {
         let board = include_str!("../../../contrib/grafana/slipstream.json").replace('\\', "");

@@ -165,8 +165,8 @@ pub(crate) fn columns() -> Option<usize> {
 /// True once a file of the command's is written to stdout.
 static STDOUT_IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Leaves stdout to a file that is written there under a name such as `/dev/stdout`: results go to stderr from
-/// here on, as they do beside packets.
+/// Leaves stdout to a file that is written there under a name such as `/dev/stdout`: results go to stderr
+/// from here on, as they do beside packets.
 pub(crate) fn leave_stdout() {
     STDOUT_IS_TAKEN.store(true, Ordering::Relaxed);
 }

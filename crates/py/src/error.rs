@@ -89,8 +89,8 @@ fn of_capture(error: &ReadError) -> PyErr {
     }
 }
 
-/// The system's number of an error; where it has none, since the system was not asked or said something else, the
-/// one that fits it.
+/// The system's number of an error; where it has none, since the system was not asked or said something else,
+/// the one that fits it.
 fn number(error: &io::Error) -> i32 {
     const EIO: i32 = 5;
     const EINVAL: i32 = 22;

@@ -247,8 +247,8 @@ impl Sketch {
         in_turn(py, &self.shared, |sketch| work(sketch.as_mut()))
     }
 
-    /// The same of what may take seconds, on a thread of its own: the user can interrupt whoever waits. The work
-    /// then goes on to its end, and whoever uses the sketch meanwhile waits for that.
+    /// The same of what may take seconds, on a thread of its own: the user can interrupt whoever waits. The
+    /// work then goes on to its end, and whoever uses the sketch meanwhile waits for that.
     fn ask<R: Send + 'static>(
         &self,
         py: Python<'_>,

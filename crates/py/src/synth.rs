@@ -9,8 +9,8 @@ use slipstream::io::synth::{Synth, SynthConfig};
 use crate::error::exception;
 use crate::input::Progress;
 
-/// Makes a capture, or nothing but the report of one; the settings are those of the command, by name. Gives the
-/// command's report.
+/// Makes a capture, or nothing but the report of one; the settings are those of the command, by name. Gives
+/// the command's report.
 #[pyfunction]
 pub(crate) fn synth(
     py: Python<'_>,

@@ -119,8 +119,8 @@ impl Arrived {
         }
     }
 
-    /// Packets a second, by the mean gap between two: that is what the model has packets come by. Packets divided
-    /// by the duration are more by one gap.
+    /// Packets a second, by the mean gap between two: that is what the model has packets come by. Packets
+    /// divided by the duration are more by one gap.
     pub(super) fn rate_pps(&self) -> f64 {
         (self.packets - 1) as f64 / self.duration_ns as f64 * 1e9
     }
