@@ -262,6 +262,23 @@ fn the_board_and_the_book_name_what_is_served() {
     );
 }
 
+/// Two lines of a panel have two names: a legend has every label that its lines differ by.
+#[test]
+fn lines_of_the_board_have_names_of_their_own() {
+    let board: Value = serde_json::from_str(BOARD).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let targets: Vec<_> = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten().collect();
+    assert!(targets.len() > 15);
+    for target in targets {
+        let [expr, legend] = ["expr", "legendFormat"].map(|key| target[key].as_str().unwrap());
+        let labels =
+            between(expr, "by (", ')').flat_map(|list| list.split(", ")).filter(|label| *label != "le");
+        for label in labels {
+            assert!(legend.contains(&format!("{{{{{label}}}}}")), "no {label} in {legend:?} of {expr}");
+        }
+    }
+}
+
 const RULES: &str = include_str!("../../../../contrib/prometheus/slipstream.rules.yml");
 const ALERTS: &str = include_str!("../../../../book/src/alerts.md");
 
