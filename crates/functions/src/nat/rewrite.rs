@@ -175,6 +175,9 @@ impl Rewrite {
         if let Some(at) = checksum_at(protocol).and_then(|at| at.checked_sub(start)) {
             self.update(frame, l4 + at, protocol);
         }
+        if protocol == ICMP && start == 0 && self.icmp_id == Some(0) {
+            put_checksum_of_zeros(frame.get_mut(l4..).unwrap_or_default());
+        }
     }
 
     fn update(&self, frame: &mut [u8], at: usize, protocol: u8) {
@@ -195,6 +198,16 @@ impl Rewrite {
             },
             _ => transport.apply(checksum),
         }
+    }
+}
+
+/// Gives an ICMP message of zeros its checksum, 0xffff: an echo reply with identifier and number 0 is one. It
+/// is the only message in which a checksum of 0 is wrong, to which an update comes as well (RFC 1624 §3).
+/// A message of which no more than zeros is there is right with 0xffff, whatever else belongs to it.
+#[cold]
+fn put_checksum_of_zeros(message: &mut [u8]) {
+    if message.iter().all(|byte| *byte == 0) {
+        put(message, ICMP_CHECKSUM, &[0xff; 2]);
     }
 }
 

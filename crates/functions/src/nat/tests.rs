@@ -1,3 +1,4 @@
+use proptest::array::uniform3;
 use proptest::prelude::*;
 
 use super::*;
@@ -518,6 +519,30 @@ fn contradictions_are_errors() {
     assert!(Nat::new(&both).is_ok());
 }
 
+/// The reply to a ping with identifier 0 and number 0 and nothing but zeros is a message of zeros, whose
+/// checksum is 0xffff: with 0 its receiver would drop it.
+#[test]
+fn a_message_that_becomes_all_zeros_has_a_checksum_of_ones() {
+    let reply = |id, wrong: u16| {
+        let mut packet = ipv4(1, R, A, &[&[0, 0, 0, 0], &u16::to_be_bytes(id)[..], &[0; 10]].concat());
+        let sum = u16::from_be_bytes([packet[22], packet[23]]);
+        packet[22..24].copy_from_slice(&(sum ^ wrong).to_be_bytes());
+        packet
+    };
+    let key = |packet: &[u8]| Packet::read(packet, 0).unwrap().key;
+    let rewritten = |wrong| {
+        let mut packet = reply(0x1234, wrong);
+        // What follows the packet in its frame is no part of the message.
+        packet.extend([9; 4]);
+        Rewrite::between(key(&packet), key(&reply(0, 0))).apply(&mut packet, 0, 20).unwrap();
+        packet.truncate(packet.len() - 4);
+        packet
+    };
+    assert_eq!(rewritten(0), reply(0, 0));
+    assert_eq!(rewritten(0)[22..24], [0xff, 0xff]);
+    assert!(is_right(&rewritten(0)) && !is_right(&rewritten(0x0100)), "a wrong one stays wrong");
+}
+
 fn payload() -> impl Strategy<Value = (u8, Vec<u8>)> {
     let data = || proptest::collection::vec(any::<u8>(), 0..60);
     prop_oneof![
@@ -581,6 +606,34 @@ proptest! {
         if !(l4..l4 + 18).any(partial) {
             prop_assert_eq!(&short[..], if cut >= 20 { &expected[..cut] } else { &original[..cut] });
         }
+    }
+
+    /// Messages of zeros and ones, whose sums are the two zeros of ones' complement: an updated checksum is the
+    /// one that the packet would have been built with.
+    #[test]
+    fn a_checksum_of_zeros_is_updated_as_if_computed_anew(
+        protocol in prop_oneof![Just(1_u8), Just(6), Just(17)], query: bool,
+        data in proptest::collection::vec(prop_oneof![4 => Just(0_u8), 1 => Just(0xff)], 0..24),
+        [id, new_id, number] in uniform3(prop_oneof![4 => Just(0_u16), 4 => Just(0xffff), 1 => any::<u16>()]),
+        address in prop_oneof![Just(0_u32), Just(u32::MAX), any::<u32>()],
+    ) {
+        let built = |id: u16, src: u32| {
+            let bytes = match protocol {
+                1 => {
+                    let mut message = echo(if query { 8 } else { 0 }, id, &data);
+                    message[6..8].copy_from_slice(&number.to_be_bytes());
+                    message
+                }
+                6 => tcp(id, number, 0, &data),
+                _ => udp(id, number, &data),
+            };
+            ipv4(protocol, src, 0, &bytes)
+        };
+        let (mut packet, expected) = (built(id, 0), built(new_id, address));
+        let key = |packet: &[u8]| Packet::read(packet, 0).unwrap().key;
+        Rewrite::between(key(&packet), key(&expected)).apply(&mut packet, 0, 20).unwrap();
+        prop_assert!(is_right(&packet));
+        prop_assert_eq!(packet, expected);
     }
 
     /// As another implementation sees it.

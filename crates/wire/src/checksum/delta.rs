@@ -69,7 +69,8 @@ impl Delta {
     }
 
     /// The updated checksum of an IP header, TCP or ICMP. It equals the recomputed one if `checksum` was
-    /// right (unless all that it covers becomes zero, which no header does).
+    /// right, unless all that it covers becomes zero: the checksum of that is 0xffff, and this gives 0. No IP
+    /// header and no pseudo-header is zero, but an ICMP echo reply may be.
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {

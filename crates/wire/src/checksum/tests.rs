@@ -1,3 +1,4 @@
+use proptest::array::uniform2;
 use proptest::prelude::*;
 
 use super::*;
@@ -83,6 +84,25 @@ proptest! {
         let wrong = combine(before, error);
         prop_assert_eq!(delta.apply(wrong) % 0xffff, combine(after, error) % 0xffff);
         prop_assert_ne!(delta.apply(wrong) % 0xffff, after % 0xffff);
+    }
+
+    /// The same for fields that are one of the two zeros of ones' complement, before and after; what it covers
+    /// may become zero, of which a checksum of 0 is the only wrong one.
+    #[test]
+    fn incremental_equals_recomputed_for_both_zeros(
+        words in proptest::collection::vec(uniform2(prop_oneof![Just(0_u16), Just(0xffff), Just(1), Just(0xfffe)]), 1..6),
+        rest in prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()],
+    ) {
+        let covered = |n: usize| words.iter().flat_map(|pair| pair[n].to_be_bytes()).chain(rest.to_be_bytes()).collect::<Vec<_>>();
+        let (before, after) = (checksum(&covered(0)), checksum(&covered(1)));
+        let delta = words.iter().fold(Delta::new(), |delta, [old, new]| delta.word(*old, *new));
+        for updated in [delta.apply(before), delta.folded().apply(before)] {
+            prop_assert_eq!(updated, if after == 0xffff { 0 } else { after });
+        }
+        let or_ones = |sum| if sum == 0 { 0xffff } else { sum };
+        for updated in [delta.apply_udp(or_ones(before)), delta.folded().apply_udp(or_ones(before))] {
+            prop_assert_eq!(updated, or_ones(after));
+        }
     }
 
     #[test]
