@@ -400,9 +400,19 @@ impl LiveSignals {
             let (stop, hang_up) = (interrupts()?, Arc::default());
             return Ok(Self { stop, hang_up, statistics, terminal: false });
         }
-        let (stop, hang_up) = (stops_at(&[SIGINT, SIGTERM])?, Arc::<AtomicBool>::default());
-        let terminal = io::stdin().is_terminal() && !ignores_hang_up();
+        Self::that_reload(statistics, || stops_at(&[SIGINT, SIGTERM]))
+    }
+
+    /// As [`new`](Self::new) for a run that can be told to reload; `stops` hears the other signals.
+    fn that_reload(
+        statistics: Arc<AtomicBool>,
+        stops: impl FnOnce() -> io::Result<Arc<AtomicBool>>,
+    ) -> io::Result<Self> {
+        let hang_up = Arc::<AtomicBool>::default();
+        // Heard before `stops` has hang-ups no longer end the program: none goes by unheard in between.
         signal_hook::flag::register(SIGHUP, Arc::clone(&hang_up))?;
+        let stop = stops()?;
+        let terminal = io::stdin().is_terminal() && !ignores_hang_up();
         Ok(Self { stop, hang_up, statistics, terminal })
     }
 
@@ -501,5 +511,34 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hang-up that comes while a run begins to hear signals has it reload. Signals are a process's, so
+    /// that a process of its own tries it.
+    #[test]
+    fn a_hang_up_before_the_run_is_not_lost() {
+        const TRIES: &str = "SLIPSTREAM_TEST_HANGS_UP";
+        if std::env::var_os(TRIES).is_none() {
+            let tests = std::env::current_exe().unwrap();
+            let mut alone = std::process::Command::new(tests);
+            alone.args(["--exact", "ui::tests::a_hang_up_before_the_run_is_not_lost"]).env(TRIES, "yes");
+            let done = alone.output().unwrap();
+            assert!(done.status.success(), "{done:?}");
+            return;
+        }
+        reading(|| io::Result::Ok(())).unwrap();
+        let stops = || {
+            let stop = stops_at(&[SIGINT, SIGTERM])?;
+            signal_hook::low_level::raise(SIGHUP)?;
+            Ok(stop)
+        };
+        let signals = LiveSignals::that_reload(Arc::default(), stops).unwrap();
+        assert_eq!(signals.request(), Request::Reload);
+        assert_eq!(signals.request(), Request::Nothing);
     }
 }

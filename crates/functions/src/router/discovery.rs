@@ -41,6 +41,11 @@ pub(super) struct Says {
     pub(super) answers: bool,
 }
 
+/// True for an Ethernet address that one station may have: no group's, and not the one of zeros.
+fn is_station(mac: Mac) -> bool {
+    mac[0] & 1 == 0 && mac != [0; 6]
+}
+
 /// Reads an ARP packet behind its Ethernet header.
 pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
     let arp = Arp::new_checked(frame.get(ETHERNET..)?).ok()?;
@@ -49,7 +54,7 @@ pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
     }
     let (sender, target) = arp.ipv4()?;
     let mac = *arp.sender_hardware().first_chunk::<6>()?;
-    if mac[0] & 1 == 1 || mac == [0; 6] || sender.is_multicast() || sender.is_broadcast() {
+    if !is_station(mac) || sender.is_multicast() || sender.is_broadcast() {
         return None;
     }
     let (wants, claim) = match arp.operation() {
@@ -86,7 +91,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
             let source = options.link_layer(1);
             // A host that has no address yet asks the group of the address that it would have, and can't
             // be told.
-            if src.is_unspecified() && (source.is_some() || dst != solicited_node(target).0) {
+            if src.is_unspecified() && (options.has(1) || dst != solicited_node(target).0) {
                 return None;
             }
             // To who has no address yet, the answer goes to all nodes.
@@ -108,7 +113,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
             }
             // An answer to a question that was sent to the known Ethernet address may leave the option out.
             let told = options.link_layer(2);
-            let mac = told.or(solicited.then_some(from));
+            let mac = told.or(Some(from).filter(|from| solicited && is_station(*from)));
             let claim = match told {
                 None => Claim::Same,
                 Some(_) if flags & OVERRIDE != 0 => Claim::Known,
@@ -136,12 +141,23 @@ impl<'a> Options<'a> {
         rest.is_empty().then_some(Self(bytes))
     }
 
-    /// The Ethernet address in an option of this type.
+    /// The Ethernet address in an option of this type, where that is one of a station.
     fn link_layer(&self, kind: u8) -> Option<Mac> {
+        let body = self.find(|found, length| (found, length) == (kind, 1))?;
+        body.first_chunk::<6>().copied().filter(|mac| is_station(*mac))
+    }
+
+    /// True if there is an option of this type, whatever it says.
+    fn has(&self, kind: u8) -> bool {
+        self.find(|found, _| found == kind).is_some()
+    }
+
+    /// The body of the first option whose type and length are wanted.
+    fn find(&self, wanted: impl Fn(u8, u8) -> bool) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let [found, length, body @ ..] = rest {
-            if (*found, *length) == (kind, 1) {
-                return body.first_chunk::<6>().copied().filter(|mac| mac[0] & 1 == 0);
+            if wanted(*found, *length) {
+                return Some(body);
             }
             rest = rest.get(usize::from(*length) * 8..)?;
         }
@@ -316,6 +332,17 @@ mod tests {
         assert_eq!(changed(&told, &[]).unwrap().claim, Claim::Known);
         assert_eq!(changed(&told, &[(78, &[14])]).unwrap().claim, Claim::Same);
         assert!(!changed(&told, &[(58, &[OVERRIDE])]).unwrap().answers, "nobody asked");
+        // Zeros, as the addresses of groups, are no station's: what is said of them counts as not said. The
+        // question of one without an address is no right one, whatever its option says.
+        for at in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            let says = changed(&told, &[(80, &at)]).unwrap();
+            assert_eq!((says.sender.unwrap().1, says.claim), (B, Claim::Same), "the frame's own address");
+            assert_eq!(changed(&told, &[(6, &at), (80, &at)]).unwrap().sender, None);
+            assert_eq!(changed(&told, &[(58, &[OVERRIDE]), (80, &at)]).unwrap().sender, None);
+            let says = changed(&out, &[(80, &at)]).unwrap();
+            assert_eq!((says.sender, says.reply_to.1), (None, A));
+            assert_eq!(changed(&out, &[(22, nobody), (80, &at)]), None);
+        }
         question(&interface(), "10.0.0.7".parse().unwrap(), None, &mut out);
         for (at, value) in [(15, 6), (16, 9), (18, 5), (21, 3), (22, 3), (28, 224)] {
             let mut wrong = out.clone();
