@@ -613,7 +613,10 @@ proptest! {
     #[test]
     fn a_checksum_of_zeros_is_updated_as_if_computed_anew(
         protocol in prop_oneof![Just(1_u8), Just(6), Just(17)], query: bool,
-        data in proptest::collection::vec(prop_oneof![4 => Just(0_u8), 1 => Just(0xff)], 0..24),
+        data in prop_oneof![
+            proptest::collection::vec(Just(0_u8), 0..24),
+            proptest::collection::vec(prop_oneof![4 => Just(0_u8), 1 => Just(0xff)], 0..24),
+        ],
         [id, new_id, number] in uniform3(prop_oneof![4 => Just(0_u16), 4 => Just(0xffff), 1 => any::<u16>()]),
         address in prop_oneof![Just(0_u32), Just(u32::MAX), any::<u32>()],
     ) {
