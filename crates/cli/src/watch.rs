@@ -47,6 +47,8 @@ pub(crate) enum Notice {
     Refused { place: String, reason: String },
     /// It was read anew, and its routes count.
     Reread { place: String },
+    /// Another station has spoken for an address of a router, in so many messages since this was last told.
+    Conflict { place: String, messages: u64 },
     /// Packets that were dropped since this was last told.
     Dropping { place: String, reason: String, asked_for: bool, packets: u64, per_second: f64 },
     /// Packets left later than they were due by more than anybody holds them: their 99th percentile, in ns.
@@ -70,6 +72,10 @@ impl Notice {
                 warn!(target: LIVE, stage = place, reason, "routes refused; those before go on");
             }
             Self::Reread { place } => info!(target: LIVE, stage = place, "routes read anew"),
+            Self::Conflict { place, messages } => {
+                let what = "another station says that it has an address of the router";
+                warn!(target: LIVE, stage = place, messages, "{what}");
+            }
             Self::Dropping { place, reason, asked_for, packets, per_second } => {
                 let rate = format!("{per_second:.1}");
                 if *asked_for {
@@ -101,6 +107,8 @@ pub(crate) struct Watch {
     troubled: BTreeSet<String>,
     /// By router, how often its routes were refused and how often they were read anew, when last seen.
     routes: BTreeMap<String, (u64, u64)>,
+    /// By router, the messages of others that spoke for its addresses, when last told.
+    conflicts: BTreeMap<String, u64>,
     looks: u32,
     /// The delay of packets beyond what was due, when the period began.
     excess: Vec<(i64, u64)>,
@@ -123,6 +131,7 @@ impl Watch {
                 _ => {}
             }
             notices.extend(self.routes(stage));
+            notices.extend(self.conflicts(stage, over));
         }
         for ((place, reason), now, asked_for) in drops(report) {
             let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
@@ -152,6 +161,17 @@ impl Watch {
             Some(why) => (now.0 > before.0).then(|| Notice::Refused { place, reason: why.to_owned() }),
             None => (now.1 > before.1).then_some(Notice::Reread { place }),
         }
+    }
+
+    /// Looks whether others have spoken for addresses of a router: told at once the first time, and then
+    /// where a period is over.
+    fn conflicts(&mut self, stage: &StageReport, over: bool) -> Option<Notice> {
+        let now = stage.counter("address_conflicts")?;
+        let told = self.conflicts.entry(stage.name.clone()).or_default();
+        (now > *told && (over || *told == 0)).then(|| Notice::Conflict {
+            place: stage.name.clone(),
+            messages: now - std::mem::replace(told, now),
+        })
     }
 
     /// Compares the delay of the packets of this period with the longest hold.
@@ -575,6 +595,26 @@ mod tests {
         assert_eq!(look(Some("full")), []);
         assert_eq!(look(None), [Notice::TroubleOver { place: place() }]);
         assert_eq!(look(None), []);
+    }
+
+    #[test]
+    fn another_station_with_an_address_of_the_router_is_told_at_once_and_every_ten_seconds() {
+        let mut watch = Watch::default();
+        let mut look = |conflicts: u64| {
+            let mut report = report(0, Histogram::new());
+            report.stages[0].counters = vec![("address_conflicts", conflicts)];
+            watch.compare(&report)
+        };
+        let told = |messages| vec![Notice::Conflict { place: "fw".into(), messages }];
+        assert_eq!(look(0), []);
+        assert_eq!(look(2), told(2));
+        for conflicts in 3..10 {
+            assert_eq!(look(conflicts), []);
+        }
+        assert_eq!(look(10), told(8), "the tenth look");
+        for _ in 0..PERIOD {
+            assert_eq!(look(10), []);
+        }
     }
 
     #[test]

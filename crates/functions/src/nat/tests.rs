@@ -608,8 +608,8 @@ proptest! {
         }
     }
 
-    /// Messages of zeros and ones, whose sums are the two zeros of ones' complement: an updated checksum is the
-    /// one that the packet would have been built with.
+    /// Messages of zeros and ones, whose sums are the two zeros of ones' complement: an updated checksum is
+    /// the one that the packet would have been built with.
     #[test]
     fn a_checksum_of_zeros_is_updated_as_if_computed_anew(
         protocol in prop_oneof![Just(1_u8), Just(6), Just(17)], query: bool,

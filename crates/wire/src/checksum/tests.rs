@@ -86,14 +86,19 @@ proptest! {
         prop_assert_ne!(delta.apply(wrong) % 0xffff, after % 0xffff);
     }
 
-    /// The same for fields that are one of the two zeros of ones' complement, before and after; what it covers
-    /// may become zero, of which a checksum of 0 is the only wrong one.
+    /// The same for fields that are one of the two zeros of ones' complement, before and after; what it
+    /// covers may become zero, of which a checksum of 0 is the only wrong one.
     #[test]
     fn incremental_equals_recomputed_for_both_zeros(
-        words in proptest::collection::vec(uniform2(prop_oneof![Just(0_u16), Just(0xffff), Just(1), Just(0xfffe)]), 1..6),
+        words in proptest::collection::vec(
+            uniform2(prop_oneof![Just(0_u16), Just(0xffff), Just(1), Just(0xfffe)]), 1..6,
+        ),
         rest in prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()],
     ) {
-        let covered = |n: usize| words.iter().flat_map(|pair| pair[n].to_be_bytes()).chain(rest.to_be_bytes()).collect::<Vec<_>>();
+        let covered = |n: usize| {
+            let fields = words.iter().flat_map(|pair| pair[n].to_be_bytes());
+            fields.chain(rest.to_be_bytes()).collect::<Vec<_>>()
+        };
         let (before, after) = (checksum(&covered(0)), checksum(&covered(1)));
         let delta = words.iter().fold(Delta::new(), |delta, [old, new]| delta.word(*old, *new));
         for updated in [delta.apply(before), delta.folded().apply(before)] {
