@@ -157,7 +157,8 @@ def picture(rows):
                    f'<text x="{left - 10}" y="{base - 14}" text-anchor="end">{name}</text>'
                    f'<text class="s" x="{left - 10}" y="{base}" text-anchor="end">99 %: {np.percentile(delays, 99):.0f} µs</text>')
     for us in range(0, most_us + 1, 50):
-        out.append(f'<text class="s" x="{x(us):.1f}" y="{bottom + 12}" text-anchor="middle">{us}{" and more" if us == most_us else ""}</text>')
+        text, anchor = (f"{us}", "middle") if us < most_us else (f"{us} and more", "end")
+        out.append(f'<text class="s" x="{x(us):.1f}" y="{bottom + 12}" text-anchor="{anchor}">{text}</text>')
     out.append(f'<text x="{left + width / 2}" y="{bottom + 32}" text-anchor="middle">delay from sender to receiver, µs '
                '(heights: logarithms of shares, from one in a million)</text>')
     return "\n".join([*out, "</svg>", ""])

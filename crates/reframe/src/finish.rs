@@ -182,8 +182,8 @@ mod tests {
         numbers.iter().map(&mut frame).collect()
     }
 
-    /// Nobody knows which acknowledgements are duplicates of one that could not be read, wherever in its train
-    /// that one came.
+    /// Nobody knows which acknowledgements are duplicates of one that could not be read, wherever in its
+    /// train that one came.
     #[test]
     fn behind_a_packet_that_cannot_be_read_nothing_goes() {
         let cases: [(&[Option<u32>], usize); 4] =

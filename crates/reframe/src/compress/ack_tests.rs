@@ -73,8 +73,8 @@ fn of_advancing_acks_the_last_stays() {
     assert!(kept(&[]).is_empty());
 }
 
-/// The number of a packet without the flag ACK means nothing (RFC 9293 §3.1): neither is the flow known by it,
-/// nor are the acknowledgements behind it duplicates.
+/// The number of a packet without the flag ACK means nothing (RFC 9293 §3.1): neither is the flow known by
+/// it, nor are the acknowledgements behind it duplicates.
 #[test]
 fn a_number_without_the_flag_acknowledges_nothing() {
     for number in [50, 900] {
