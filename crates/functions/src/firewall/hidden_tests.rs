@@ -1,4 +1,5 @@
-//! IPv6 packets whose extension headers hide what they precede.
+//! Packets as the stage gets them, in trains of any length: extension headers that hide what they precede,
+//! the log, and flow contexts.
 
 use std::net::Ipv6Addr;
 
@@ -28,6 +29,25 @@ fn cut(mut packet: Vec<u8>, len: usize) -> Vec<u8> {
     packet
 }
 
+/// A firewall with these rules, which tracks connections where they ask for states; with flow contexts or
+/// without.
+fn stage_of(rules: &str, contexts: bool) -> (PerTrain<FirewallStage>, Option<Box<FlowContexts>>) {
+    let rules = RuleSet::parse(rules).unwrap();
+    let tracks = rules.reads().state;
+    let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7);
+    if tracks {
+        stage.track(&ConntrackConfig::default());
+    }
+    let (mut layout, stage) = (Layout::default(), PerTrain::new(stage));
+    let words = layout.place(4);
+    let contexts = contexts.then(|| {
+        let mut contexts = Box::new(FlowContexts::new(&layout, 8, 7));
+        contexts.turn_to(words);
+        contexts
+    });
+    (stage, contexts)
+}
+
 #[test]
 fn what_no_rule_can_be_asked_about_is_denied() {
     let rules =
@@ -35,19 +55,7 @@ fn what_no_rule_can_be_asked_about_is_denied() {
     // A flow's first packet ends within its headers, those behind it have more than are walked.
     let same_flow = [cut(behind(2, 80), 52), behind(33, 80), behind(33, 23), behind(180, 23), behind(33, 80)];
     for (text, contexts) in [(rules[0], false), (rules[0], true), (rules[1], false), (rules[1], true)] {
-        let rules = RuleSet::parse(text).unwrap();
-        let track = rules.reads().state.then(ConntrackConfig::default);
-        let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7);
-        if let Some(config) = track {
-            stage.track(&config);
-        }
-        let (mut layout, mut stage) = (Layout::default(), PerTrain::new(stage));
-        let words = layout.place(4);
-        let mut contexts = contexts.then(|| {
-            let mut contexts = Box::new(FlowContexts::new(&layout, 8, 7));
-            contexts.turn_to(words);
-            contexts
-        });
+        let (mut stage, mut contexts) = stage_of(text, contexts);
         let mut ports = |packets: &[Vec<u8>], sizes: &[usize]| -> Vec<u8> {
             run_with(&mut stage, packets, sizes, &mut contexts).0.iter().map(|(port, ..)| *port).collect()
         };
@@ -76,8 +84,7 @@ fn cut_in_two(packet: &[u8], at: usize) -> [Vec<u8>; 2] {
 /// for fragments match it; and so does a fragment header behind a fragment's.
 #[test]
 fn fragments_hide_no_protocol() {
-    let rules = RuleSet::parse("deny tcp dst port 23\ndefault allow").unwrap();
-    let mut stage = PerTrain::new(FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7));
+    let (mut stage, _) = stage_of("deny tcp dst port 23\ndefault allow", false);
     let mut ports = |packets: &[Vec<u8>]| -> Vec<u8> {
         run_with(&mut stage, packets, &[1], &mut None).0.iter().map(|(port, ..)| *port).collect()
     };
@@ -122,9 +129,8 @@ fn the_log_counts_packets_and_not_trains() {
     let text = "log 1/3 tcp dst port 80\nlog 1/2 tcp dst port 80\nlog 1/1 udp\ndefault allow\n";
     let packets = vec![ipv4(6, 0x0a00_0001, 0x0a00_0002, &tcp(4000, 80, 0x10, &[])); 20];
     for sizes in [&[1][..], &[2, 1], &[7], &[5, 3, 1], &[20]] {
-        let rules = RuleSet::parse(text).unwrap();
-        let mut stage = PerTrain::new(FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7));
-        let left = run_with(&mut stage, &packets, sizes, &mut None).0;
+        let (mut stage, mut contexts) = stage_of(text, false);
+        let left = run_with(&mut stage, &packets, sizes, &mut contexts).0;
         assert!(left.len() == 20 && left.iter().all(|(port, ..)| *port == 0), "{sizes:?}");
         let mut counted = Vec::new();
         stage.counters(&mut |name, n| {
@@ -162,19 +168,7 @@ fn a_context_answers_for_packets_with_the_same_bits() {
         ("allow state new,established\n", false),
         ("allow state new,established\n", true),
     ] {
-        let rules = RuleSet::parse(&format!("deny dscp ef\n{end}")).unwrap();
-        let tracks = rules.reads().state;
-        let mut stage = FirewallStage::new(Firewall::new(rules, Method::Fast), 0, true, 7);
-        if tracks {
-            stage.track(&ConntrackConfig::default());
-        }
-        let (mut layout, mut stage) = (Layout::default(), PerTrain::new(stage));
-        let words = layout.place(4);
-        let mut contexts = contexts.then(|| {
-            let mut contexts = Box::new(FlowContexts::new(&layout, 8, 7));
-            contexts.turn_to(words);
-            contexts
-        });
+        let (mut stage, mut contexts) = stage_of(&format!("deny dscp ef\n{end}"), contexts);
         for sizes in [&[1][..], &[packets.len()]] {
             let left = run_with(&mut stage, &packets, sizes, &mut contexts).0;
             let ports: Vec<_> = left.iter().map(|(port, ..)| *port).collect();

@@ -418,6 +418,8 @@ impl Nat {
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod rewrite_tests;
+#[cfg(test)]
 mod room_tests;
 #[cfg(test)]
 mod stage_tests;
