@@ -74,8 +74,7 @@ def doors(dpdk, scratch):
 def sent_through(door, binary, flood, packets, rate, capture):
     """Packets through a door: the command's reports, and what was captured behind it."""
     with Net() as net:
-        for end, interface in (("a", "a0"), ("b", "b0")):
-            net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
+        live_ports.quiet(net)
         words = [door.words] if not door.beside else [door.beside, door.words]
         boxes = [Middlebox(net, door.binary or binary, "run", "--format", "json", *each).ready() for each in words]
         for box in boxes:
@@ -85,8 +84,7 @@ def sent_through(door, binary, flood, packets, rate, capture):
                              "--time-stamp-precision=nano", "-w", capture, "udp port 9 and len == 60")
         if "listening" not in listener.stderr.readline():
             sys.exit(f"{door.name}: tcpdump: {listener.stderr.read()}")
-        mac = ":".join(f"{byte:02x}" for byte in net.mac["b"])
-        sender = net.start(door.near[0], flood, door.near[1], mac, rate, packets / rate, FLOWS, 1, "stamped")
+        sender = net.start(door.near[0], flood, door.near[1], live_ports.far_address(net), rate, packets / rate, FLOWS, 1, "stamped")
         live_ports.ended(sender)
         sent = int(sender.stdout.read())
         time.sleep(1)
@@ -140,12 +138,12 @@ def picture(rows):
     x = lambda us: left + width * min(us, most_us) / most_us
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {height}" role="img" aria-labelledby="t">',
-        '<title id="t">Delay of a million packets by live port, in microseconds; heights are logarithms of shares</title>',
+        '<title id="t">Delay of packets by live port, in microseconds; heights are logarithms of shares</title>',
         "<style>text{font:12px Helvetica,Arial,sans-serif;fill:#333}.s{fill:#666;font-size:11px}</style>",
         f'<rect x="1" y="1" width="{left + width + 38}" height="{height - 2}" rx="10" fill="#fff" stroke="#ccc"/>',
     ]
     bottom = top + row * len(rows)
-    for us, text in ((HOLD_US, f"hold, {HOLD_US} µs"), (MOST_US, f"hold + 60 µs")):
+    for us, text in ((HOLD_US, f"hold, {HOLD_US} µs"), (MOST_US, "hold + 60 µs")):
         out.append(f'<path d="M{x(us):.1f} {top - 6}V{bottom}" stroke="#c05030" stroke-dasharray="4 3"/>'
                    f'<text class="s" x="{x(us) + 4:.1f}" y="{top - 10}">{text}</text>')
     for n, (name, delays) in enumerate(rows):

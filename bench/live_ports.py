@@ -62,6 +62,17 @@ def so_far(child):
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
+def quiet(net):
+    """Has the end hosts send nothing of their own."""
+    for end, interface in (("a", "a0"), ("b", "b0")):
+        net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
+
+
+def far_address(net):
+    """The Ethernet address of the far end, as the sender takes it."""
+    return ":".join(f"{byte:02x}" for byte in net.mac["b"])
+
+
 def received(net):
     return int(net.sh("b", "cat", "/sys/class/net/b0/statistics/rx_packets"))
 
@@ -81,16 +92,14 @@ def measure(command, flood, rate, seconds, prepare=None):
     with Net() as net:
         if prepare:
             prepare(net)
-        # Nothing else is on the way.
-        for end, interface in (("a", "a0"), ("b", "b0")):
-            net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
+        quiet(net)
         child = net.start("m", *command)
         time.sleep(0.7)
         if child.poll() is not None:
             sys.exit(f"{' '.join(map(str, command))}: {child.stderr.read()}")
         begun = so_far(child)
         before, kernel = received(net), threads_of_the_kernel()
-        sender = net.start("a", flood, "a0", ":".join(f"{byte:02x}" for byte in net.mac["b"]), rate, seconds, FLOWS)
+        sender = net.start("a", flood, "a0", far_address(net), rate, seconds, FLOWS)
         sent_cpu = ended(sender)
         sent = int(sender.stdout.read())
         time.sleep(0.1)

@@ -41,15 +41,13 @@ def under_load(command, flood, rate, seconds):
     """Of a program between the two: packets sent, its CPU and everybody's in ns a packet, and what it said at
     the end."""
     with Net() as net:
-        for end, interface in (("a", "a0"), ("b", "b0")):
-            net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
+        live_ports.quiet(net)
         child = net.start("m", "chrt", "-f", "50", *command)
         time.sleep(0.7)
         if child.poll() is not None:
             sys.exit(child.stderr.read())
         own, kernel = live_ports.so_far(child), live_ports.threads_of_the_kernel()
-        mac = ":".join(f"{byte:02x}" for byte in net.mac["b"])
-        sender = net.start("a", flood, "a0", mac, rate, seconds, FLOWS, 1)
+        sender = net.start("a", flood, "a0", live_ports.far_address(net), rate, seconds, FLOWS, 1)
         sender_cpu = live_ports.ended(sender)
         sent = int(sender.stdout.read())
         time.sleep(0.05)
