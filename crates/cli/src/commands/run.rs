@@ -84,7 +84,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let _offloads = Kept::new(live::fix_offloads(&plan, &args.live)?);
     let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
     operation.shards = sharded.map(Mutex::new);
-    plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
+    run.notes(&plan).iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     let looks_up_apart = args.workers > 1 && run.has_contexts();
     let pace = if is_slowed_down(args, &plan) { Pace::Real } else { Pace::Fast };
     let mut driver = run.strict(args.damage.strict).live(options).pace(pace);

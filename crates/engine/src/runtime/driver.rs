@@ -24,6 +24,7 @@ use super::poll_log::PollLog;
 use super::replay::{Pace, Tick};
 use super::report::{Draft, RunError, RunReport, SourceReport};
 use super::service_time::{ServiceTime, ServiceTimeReport};
+use crate::pipeline::Plan;
 
 /// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +265,13 @@ impl Driver {
     #[must_use]
     pub fn reloads(&self) -> Vec<(&str, &'static str)> {
         self.pipeline.reloads()
+    }
+
+    /// The remarks that its stages have, as [`Plan::notes`] gives them of the plan that it was built from,
+    /// without another pipeline being put together for them.
+    #[must_use]
+    pub fn notes(&self, plan: &Plan) -> Vec<(String, String)> {
+        plan.notes_on(&self.pipeline)
     }
 
     /// Returns true if its stages keep what they decided in flow contexts.

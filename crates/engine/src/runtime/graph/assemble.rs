@@ -28,13 +28,17 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn notes(&self) -> Result<Vec<(String, String)>, Diagnostics> {
-        let pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0), Shard::ALONE)?;
+        Pipeline::assemble(self, true, Seeds::Fixed(0), Shard::ALONE).map(|pipeline| self.notes_on(&pipeline))
+    }
+
+    /// The same of a pipeline that was built from this plan.
+    pub(crate) fn notes_on(&self, pipeline: &Pipeline) -> Vec<(String, String)> {
         let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
         let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
         notes.extend(unanswered_notes(self));
         notes.extend(received_twice_notes(self));
         notes.extend(lost_payload_notes(self));
-        Ok(notes)
+        notes
     }
 
     /// The flow contexts that the pipeline has: which stages keep what where, and how much memory that is.
